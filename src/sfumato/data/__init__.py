@@ -1,0 +1,8 @@
+"""Data in and out: schemas, datasets, readers, writers and public data sets known by name."""
+
+from sfumato.data.dataset import Batch, Dataset
+from sfumato.data.loading import load, schema_of
+from sfumato.data.named import list_named
+from sfumato.data.schema import Column, Schema
+
+__all__ = ["Batch", "Column", "Dataset", "Schema", "list_named", "load", "schema_of"]

@@ -1,0 +1,273 @@
+"""Opening data by name or path: public facts first, rows later.
+
+`load` reads headers, folder listings and schema files, never a row. What cannot be had that way
+(the size of pictures, the classes, the range of a column) is a PUBLIC fact that the caller states,
+since reading it off private rows would be a leak.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from sfumato.data.dataset import Dataset
+from sfumato.data.folders import FolderSource, class_folders
+from sfumato.data.named import NamedSet, find_named, unknown_name
+from sfumato.data.schema import Schema, class_names
+from sfumato.data.sources import (
+    Source,
+    Stored,
+    channels_first,
+    check_label_type,
+    check_pixel_type,
+    from_files,
+    idx_header,
+    image_shape,
+    npz_members,
+    read_names,
+)
+from sfumato.data.tables import TableFile
+from sfumato.data.writers import schema_beside
+from sfumato.errors import BadInput
+from sfumato.progress import Progress
+
+
+def load(
+    spec: str | Path,
+    *,
+    schema: Schema | None = None,
+    image_size: int | None = None,
+    channels: int | None = None,
+    classes: Sequence[str] | int | None = None,
+    progress: Progress | None = None,
+) -> Dataset:
+    """A data set by name ("fashion-mnist:test") or path (folder, .npz, .csv, .parquet, IDX).
+
+    The public facts of a path come from `schema`, else from `schema.json` in the folder or
+    `NAME.schema.json` beside the file, else from the other arguments together with folder names
+    and file headers.
+    """
+    facts = _Facts(schema, image_size, channels, classes)
+    named = _named(spec, facts)
+    if named is not None:
+        entry, split = named
+        return entry.load(split, progress=progress)
+    return _open(Path(spec), facts)
+
+
+def schema_of(
+    spec: str | Path,
+    *,
+    schema: Schema | None = None,
+    image_size: int | None = None,
+    channels: int | None = None,
+    classes: Sequence[str] | int | None = None,
+) -> tuple[Schema, int | None]:
+    """The schema that `load` would give, and the number of records if no row need be read for it.
+
+    Nothing is downloaded. The number is None for .csv.
+    """
+    facts = _Facts(schema, image_size, channels, classes)
+    named = _named(spec, facts)
+    if named is not None:
+        entry, split = named
+        return entry.schema, entry.sizes[split]
+    data = _open(Path(spec), facts)
+    source = data._source
+    return data.schema, source.known_size() if isinstance(source, TableFile) else len(source)
+
+
+@dataclass(frozen=True)
+class _Facts:
+    """What the caller stated."""
+
+    schema: Schema | None
+    image_size: int | None
+    channels: int | None
+    classes: Sequence[str] | int | None
+
+    def __post_init__(self) -> None:
+        for side in (self.image_size, self.channels):
+            if side is not None and (
+                isinstance(side, bool) or not isinstance(side, int) or side < 1
+            ):
+                raise BadInput(
+                    "`image_size` and `channels` must be positive whole numbers; pass those."
+                )
+
+    @property
+    def stated(self) -> bool:
+        given = (self.schema, self.image_size, self.channels, self.classes)
+        return any(fact is not None for fact in given)
+
+    def names(self) -> tuple[str, ...] | None:
+        return None if self.classes is None else class_names(self.classes)
+
+
+def _named(spec: str | Path, facts: _Facts) -> tuple[NamedSet, str] | None:
+    if isinstance(spec, Path):
+        return None
+    found = find_named(spec)
+    if found is None:
+        if Path(spec).exists() or any(mark in spec for mark in "/\\.") or not spec:
+            return None
+        raise unknown_name(spec)
+    if facts.stated:
+        raise BadInput(
+            f"The public facts of {found[0].name} are fixed; leave schema, image size, channels "
+            "and classes out."
+        )
+    return found
+
+
+def _open(path: Path, facts: _Facts) -> Dataset:
+    if not path.exists():
+        raise BadInput(f"There is no {path}; check the path, or use the name of a known data set.")
+    known = facts.schema or _schema_file(path)
+    if path.is_dir():
+        return _open_folder(path, facts, known)
+    suffix = path.suffix.lower()
+    if suffix == ".npz":
+        return _open_npz(path, facts, known)
+    if suffix in (".csv", ".parquet"):
+        return _open_table(path, facts, known)
+    if "-ubyte" in path.name or suffix == ".idx" or path.name.endswith(".idx.gz"):
+        return _open_idx(path, facts, known)
+    raise BadInput(
+        f"{path} is of no kind that sfumato reads; give a folder of pictures, .npz, .csv, "
+        ".parquet or an IDX file."
+    )
+
+
+def _schema_file(path: Path) -> Schema | None:
+    file = schema_beside(path)
+    if not file.is_file():
+        return None
+    try:
+        facts = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise BadInput(f"{file} cannot be read as JSON ({error}); correct it.") from error
+    try:
+        return Schema.from_json(facts)
+    except BadInput as error:
+        raise BadInput(f"{file}: {error}") from error
+
+
+def _open_folder(path: Path, facts: _Facts, known: Schema | None) -> Dataset:
+    if known is not None and known.kind != "images":
+        raise BadInput(
+            f"{path} is a folder and its schema is of a table; give the path of the .csv or "
+            ".parquet."
+        )
+    if known is None and facts.image_size is None:
+        raise BadInput(
+            f"The size of the pictures in {path} is not stated; pass image_size (--image-size 32) "
+            "or put a "
+            "schema.json into the folder, since reading it off a private picture would be a leak."
+        )
+    shape = known.shape if known else (3, 0, 0)
+    if facts.channels is not None:
+        shape = (facts.channels, *shape[1:])
+    if facts.image_size is not None:
+        shape = (shape[0], facts.image_size, facts.image_size)
+    names = known.classes if known else class_folders(path)
+    stated = facts.names()
+    if stated is not None:
+        if isinstance(facts.classes, int) and len(stated) == len(names):
+            stated = names
+        if set(stated) != set(names) and (known is not None or not set(names) <= set(stated)):
+            raise BadInput(
+                f"The classes given and the folders or schema of {path} differ; make them agree."
+            )
+        names = stated
+    schema = Schema(kind="images", shape=shape, classes=names)
+    return Dataset(FolderSource(path, schema), schema, path.name)
+
+
+def _open_table(path: Path, facts: _Facts, known: Schema | None) -> Dataset:
+    if known is None:
+        raise BadInput(
+            f"The columns of {path} are not described; write {schema_beside(path).name} beside it "
+            "(ranges, "
+            "categories and classes are public facts that must not be read off the rows) or pass "
+            "schema."
+        )
+    stated = facts.names()
+    if stated is not None and stated != known.classes:
+        raise BadInput(
+            f"The classes given and those in the schema of {path} differ; make them agree."
+        )
+    source = TableFile(path, known)
+    if source.known_size() == 0:
+        raise BadInput(f"{path} holds no rows; check the file.")
+    return Dataset(source, known, path.name)
+
+
+def _open_npz(path: Path, facts: _Facts, known: Schema | None) -> Dataset:
+    members = npz_members(path)
+    if "images" not in members:
+        raise BadInput(
+            f"{path} has no array called images (it has {', '.join(sorted(members)) or 'none'}); "
+            "save it with "
+            "np.savez(path, images=…, labels=…)."
+        )
+    inside = read_names(members["classes"]) if "classes" in members else None
+    return _stored(path, members["images"], members.get("labels"), facts, known, inside)
+
+
+def _open_idx(path: Path, facts: _Facts, known: Schema | None) -> Dataset:
+    images = idx_header(path)
+    partner = path.name.replace("images", "labels").replace("idx3", "idx1")
+    labels = None
+    if partner != path.name:
+        bare = partner.removesuffix(".gz")
+        there = [path.with_name(name) for name in (partner, bare, bare + ".gz")]
+        labels = next((idx_header(file) for file in there if file.is_file()), None)
+    return _stored(path, images, labels, facts, known, None)
+
+
+def _stored(
+    path: Path,
+    images: Stored,
+    labels: Stored | None,
+    facts: _Facts,
+    known: Schema | None,
+    inside: tuple[str, ...] | None,
+) -> Dataset:
+    """Images and labels in arrays: the header gives the shape, the classes must be stated."""
+    try:
+        check_pixel_type(images.dtype)
+        shape = image_shape(images.shape)
+        if labels is not None:
+            check_label_type(labels.dtype)
+    except BadInput as error:
+        raise BadInput(f"{path}: {error}") from None
+    if images.shape[0] == 0:
+        raise BadInput(f"{path} holds no images; check the file.")
+    size, channels = facts.image_size, facts.channels
+    if (size is not None and shape[1:] != (size, size)) or channels not in (None, shape[0]):
+        raise BadInput(f"The images in {path} are {shape}; leave image size and channels out.")
+    stated = facts.names()
+    if stated is None and known is not None:
+        stated = known.classes
+    if isinstance(facts.classes, int) and inside is not None and len(inside) == facts.classes:
+        stated = inside
+    if known is None and stated is None and inside is not None:
+        stated = inside
+    if labels is None and stated:
+        raise BadInput(
+            f"{path} has no labels and classes are stated; add the labels or leave classes out."
+        )
+    if labels is not None and stated is None:
+        raise BadInput(
+            f"{path} has labels and its classes are not stated; pass classes (--classes 10), "
+            "since their number "
+            "must be a public fact."
+        )
+    schema = Schema(kind="images", shape=shape, classes=stated or ())
+    if known is not None and known != schema:
+        raise BadInput(f"The schema of {path} and the file's header differ; make them agree.")
+    source: Source = from_files(images, labels if schema.labelled else None, channels_first)
+    return Dataset(source, schema, path.name)

@@ -1,0 +1,256 @@
+"""The public facts of a data set: its shape, its columns and their ranges, its classes.
+
+Everything here is PUBLIC: it is written down by a person who knows the domain, or is part of a
+file's layout, and is never computed from rows. A range, a category list or a class count read off
+private rows would be a leak that no accountant sees, so this module has no function that takes
+data.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+from sfumato.errors import BadInput
+
+ColumnKind = Literal["numerical", "categorical", "ordinal"]
+SchemaKind = Literal["images", "table"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Column:
+    """One feature column of a table.
+
+    `numerical` needs a public range `low` < `high`; `categorical` and `ordinal` need their
+    `categories` (for `ordinal` in their order). `missing` says whether a record may leave the
+    column empty.
+    """
+
+    name: str
+    kind: ColumnKind
+    low: float | None = None
+    high: float | None = None
+    categories: tuple[str, ...] = ()
+    missing: bool = False
+
+    def __post_init__(self) -> None:
+        _check_name(self.name, "A column's name")
+        if self.kind not in get_args(ColumnKind):
+            raise BadInput(
+                f"Column {self.name!r} has kind {self.kind!r}; use numerical, categorical or "
+                "ordinal."
+            )
+        if not isinstance(self.missing, bool):
+            raise BadInput(
+                f"`missing` of column {self.name!r} is neither true nor false; write one of them."
+            )
+        if self.kind == "numerical":
+            if self.categories:
+                raise BadInput(
+                    f"Numerical column {self.name!r} lists categories; remove them or make it "
+                    "categorical."
+                )
+            low = _finite(self.low, f"`low` of column {self.name!r}")
+            high = _finite(self.high, f"`high` of column {self.name!r}")
+            if not low < high:
+                raise BadInput(
+                    f"Column {self.name!r} has low {low:g} and high {high:g}; low must be less "
+                    "than high."
+                )
+            object.__setattr__(self, "low", low)
+            object.__setattr__(self, "high", high)
+        else:
+            if self.low is not None or self.high is not None:
+                raise BadInput(
+                    f"Column {self.name!r} is {self.kind} and has `low` or `high`; only numerical "
+                    "ones do."
+                )
+            what = f"The categories of column {self.name!r}"
+            object.__setattr__(self, "categories", _names(self.categories, what))
+            if not self.categories:
+                raise BadInput(
+                    f"Column {self.name!r} is {self.kind} and has no categories; list every value "
+                    "it can take."
+                )
+
+    def to_json(self) -> dict[str, Any]:
+        facts: dict[str, Any] = {"name": self.name, "kind": self.kind}
+        if self.kind == "numerical":
+            facts |= {"low": self.low, "high": self.high}
+        else:
+            facts["categories"] = list(self.categories)
+        if self.missing:
+            facts["missing"] = True
+        return facts
+
+    @classmethod
+    def from_json(cls, facts: Any) -> Column:
+        known = ("name", "kind", "low", "high", "categories", "missing")
+        facts = _object(facts, known, "A column of the schema")
+        for key in ("name", "kind"):
+            if key not in facts:
+                raise BadInput(f"A column of the schema has no {key!r}; add it.")
+        return cls(**facts)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Schema:
+    """What anyone may know about a data set before a row is read.
+
+    `shape` is (channels, height, width) for images and (number of feature columns,) for a
+    table, where it may be left out. `classes` names the labels in the order of their codes;
+    `()` means unlabelled. In a table, `columns` are the features and `label` is the name of the
+    column that holds the class.
+
+    Guarantee: two schemas are equal exactly when their public facts are, and
+    `from_json(to_json())` is the identity.
+    """
+
+    kind: SchemaKind
+    shape: tuple[int, ...] = ()
+    classes: tuple[str, ...] = ()
+    columns: tuple[Column, ...] = ()
+    label: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.kind not in get_args(SchemaKind):
+            raise BadInput(f'A schema has kind {self.kind!r}; use "images" or "table".')
+        object.__setattr__(self, "classes", _names(self.classes, "The classes"))
+        object.__setattr__(self, "shape", _whole_numbers(self.shape))
+        object.__setattr__(self, "columns", tuple(self.columns))
+        if self.kind == "images":
+            self._check_images()
+        else:
+            self._check_table()
+
+    def _check_images(self) -> None:
+        if len(self.shape) != 3 or self.shape[0] not in (1, 3) or min(self.shape) < 1:
+            raise BadInput(
+                f"Images have shape {list(self.shape)}; write [channels, height, width] with 1 or "
+                "3 channels."
+            )
+        if self.columns or self.label is not None:
+            raise BadInput(
+                'A schema of images has `columns` or `label`; these belong to kind "table", '
+                "remove them."
+            )
+
+    def _check_table(self) -> None:
+        if not self.columns or not all(isinstance(c, Column) for c in self.columns):
+            raise BadInput("A table's schema needs at least one column; list its feature columns.")
+        names = [column.name for column in self.columns]
+        repeated = sorted({name for name in names if names.count(name) > 1})
+        if repeated:
+            raise BadInput(
+                f"Columns {repeated} are listed twice in the schema; list each one once."
+            )
+        if self.shape == ():
+            object.__setattr__(self, "shape", (len(names),))
+        if self.shape != (len(names),):
+            raise BadInput(
+                f"The schema has shape {list(self.shape)} and {len(names)} columns; leave `shape` "
+                "out."
+            )
+        if (self.label is None) != (not self.classes):
+            raise BadInput(
+                "A table with a label needs both `label` (the column's name) and `classes` (its "
+                "values); give both."
+            )
+        if self.label is not None:
+            _check_name(self.label, "The label column's name")
+            if self.label in names:
+                raise BadInput(
+                    f"The label {self.label!r} is also a feature column; list it only as `label`."
+                )
+
+    @property
+    def labelled(self) -> bool:
+        return bool(self.classes)
+
+    @property
+    def n_classes(self) -> int:
+        """The number of classes; 0 when unlabelled."""
+        return len(self.classes)
+
+    @property
+    def dim(self) -> int:
+        """How many numbers one record holds, its label aside."""
+        return math.prod(self.shape)
+
+    def to_json(self) -> dict[str, Any]:
+        facts: dict[str, Any] = {"kind": self.kind, "shape": list(self.shape)}
+        if self.classes:
+            facts["classes"] = list(self.classes)
+        if self.kind == "table":
+            facts["columns"] = [column.to_json() for column in self.columns]
+            if self.label is not None:
+                facts["label"] = self.label
+        return facts
+
+    @classmethod
+    def from_json(cls, facts: Any) -> Schema:
+        known = ("kind", "shape", "classes", "columns", "label")
+        facts = dict(_object(facts, known, "The schema"))
+        if "kind" not in facts:
+            raise BadInput('The schema has no "kind"; add "kind": "images" or "kind": "table".')
+        columns = facts.get("columns", ())
+        if not isinstance(columns, (list, tuple)):
+            raise BadInput("`columns` of the schema is not a list; write a list of columns.")
+        facts["columns"] = tuple(Column.from_json(column) for column in columns)
+        return cls(**facts)
+
+
+def class_names(classes: Sequence[str] | int) -> tuple[str, ...]:
+    """The names of the classes: as given, or "0" … for a number of them."""
+    if isinstance(classes, bool) or (isinstance(classes, int) and classes < 1):
+        raise BadInput(f"`classes` is {classes}; pass how many classes there are, or their names.")
+    if isinstance(classes, int):
+        return tuple(str(code) for code in range(classes))
+    names = _names(classes, "The classes")
+    if not names:
+        raise BadInput("`classes` is empty; pass how many classes there are, or their names.")
+    return names
+
+
+def _names(names: Iterable[Any], what: str) -> tuple[str, ...]:
+    if isinstance(names, str) or not isinstance(names, Iterable):
+        raise BadInput(f"{what} are not a list of names; write a list.")
+    given = tuple(names)
+    for name in given:
+        _check_name(name, f"{what}: every name")
+    if len(set(given)) != len(given):
+        raise BadInput(f"{what} repeat a name; list each one once.")
+    return given
+
+
+def _check_name(name: Any, what: str) -> None:
+    # Surrounding blanks are trimmed from files on reading, and an empty cell means missing.
+    if not isinstance(name, str) or not name or name != name.strip() or not name.isprintable():
+        raise BadInput(
+            f"{what} must be text without blanks around it or line breaks in it; {name!r} is not."
+        )
+
+
+def _finite(value: Any, what: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        raise BadInput(f"{what} is {value!r}; a numerical column needs a finite public range.")
+    return float(value)
+
+
+def _whole_numbers(shape: Any) -> tuple[int, ...]:
+    if not isinstance(shape, (list, tuple)) or not all(
+        isinstance(side, int) and not isinstance(side, bool) for side in shape
+    ):
+        raise BadInput(f"`shape` of the schema is {shape!r}; write a list of whole numbers.")
+    return tuple(shape)
+
+
+def _object(facts: Any, known: tuple[str, ...], what: str) -> Mapping[str, Any]:
+    if not isinstance(facts, Mapping):
+        raise BadInput(f"{what} is not a JSON object; write it between braces.")
+    unknown = sorted(str(key) for key in facts if key not in known)
+    if unknown:
+        raise BadInput(f"{what} has unknown keys {unknown}; the known ones are {', '.join(known)}.")
+    return facts

@@ -1,0 +1,326 @@
+"""Where rows come from: arrays, memory-mapped files, and streams that are read front to back.
+
+A source hands out blocks of rows in a fixed order and knows nothing of privacy. Rows are PRIVATE:
+no error raised here quotes a value, a count or a label; a file's path and a column's name may be
+named.
+"""
+
+from __future__ import annotations
+
+import gzip
+import math
+import zipfile
+import zlib
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, ClassVar, Literal, cast
+
+import numpy as np
+
+from sfumato.errors import BadInput
+
+Array = np.ndarray[Any, Any]
+Rows = tuple[Array, Array | None]
+
+# A scan (for `take` on a stream) holds this many rows at a time.
+SCAN_ROWS = 1024
+
+
+class Source(ABC):
+    """Rows in a fixed order: `values` (m, *shape) and `labels` (m,) or None."""
+
+    random_access: ClassVar[bool] = True
+
+    @abstractmethod
+    def __len__(self) -> int: ...
+
+    @abstractmethod
+    def blocks(self, size: int) -> Iterator[Rows]:
+        """All rows in order, `size` at a time, the last block perhaps shorter."""
+
+    @abstractmethod
+    def take(self, indices: Array) -> Rows:
+        """The rows at `indices` (valid, any order, repeats allowed)."""
+
+
+class StreamSource(Source):
+    """A source that can only be read front to back."""
+
+    random_access: ClassVar[bool] = False
+
+    def take(self, indices: Array) -> Rows:
+        order = np.argsort(indices, kind="stable")
+        wanted = indices[order]
+        values: Array | None = None
+        labels: Array | None = None
+        start = done = 0
+        for block, block_labels in self.blocks(SCAN_ROWS):
+            if values is None:
+                values = np.empty((len(indices), *block.shape[1:]), block.dtype)
+                labels = (
+                    None if block_labels is None else np.empty(len(indices), block_labels.dtype)
+                )
+            stop = int(np.searchsorted(wanted, start + len(block)))
+            values[order[done:stop]] = block[wanted[done:stop] - start]
+            if labels is not None and block_labels is not None:
+                labels[order[done:stop]] = block_labels[wanted[done:stop] - start]
+            start, done = start + len(block), stop
+            if done == len(indices):
+                break
+        if values is None:
+            raise BadInput("The data holds no rows; check the file.")
+        return values, labels
+
+
+class ArraySource(Source):
+    """Arrays in memory, or mapped from a file; blocks are views, nothing is copied."""
+
+    def __init__(self, values: Array, labels: Array | None) -> None:
+        self.values = values
+        self.labels = labels
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def blocks(self, size: int) -> Iterator[Rows]:
+        for start in range(0, len(self), size):
+            stop = start + size
+            yield self.values[start:stop], None if self.labels is None else self.labels[start:stop]
+
+    def take(self, indices: Array) -> Rows:
+        return self.values[indices], None if self.labels is None else self.labels[indices]
+
+
+@dataclass(frozen=True)
+class Stored:
+    """An array inside a file: its type and shape as stored, where it begins, how it is packed."""
+
+    path: Path
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    offset: int
+    member: str | None = None
+    packing: str = "plain"  # plain (can be mapped), gzip, zip
+    fortran: bool = False
+
+    @property
+    def mappable(self) -> bool:
+        return self.packing == "plain"
+
+    def map(self) -> Array:
+        # Copy-on-write: torch wants writable memory, the file must never change.
+        order: Literal["F", "C"] = "F" if self.fortran else "C"
+        try:
+            return np.memmap(
+                self.path, self.dtype, "c", offset=self.offset, shape=self.shape, order=order
+            )
+        except (OSError, ValueError) as error:
+            raise _unreadable(self.path) from error
+
+    def open(self) -> IO[bytes]:
+        """A stream placed at the first byte of the array."""
+        try:
+            if self.packing == "zip":
+                # The member keeps the archive's file open until it is closed itself.
+                with zipfile.ZipFile(self.path) as archive:
+                    stream = archive.open(self.member or "")
+            else:
+                stream = _open_packed(self.path, self.packing)
+            _exactly(stream, self.offset, self.path)
+            return stream
+        except (OSError, EOFError, zipfile.BadZipFile, zlib.error, KeyError) as error:
+            raise _unreadable(self.path) from error
+
+    def blocks(self, size: int) -> Iterator[Array]:
+        row_bytes = self.dtype.itemsize * math.prod(self.shape[1:])
+        with self.open() as stream:
+            for start in range(0, self.shape[0], size):
+                rows = min(size, self.shape[0] - start)
+                data = _exactly(stream, rows * row_bytes, self.path)
+                yield np.frombuffer(data, self.dtype).reshape(rows, *self.shape[1:])
+
+
+class FileSource(StreamSource):
+    """Images and labels inside compressed files, read front to back in constant memory."""
+
+    def __init__(
+        self, values: Stored, labels: Stored | None, arrange: Callable[[Array], Array]
+    ) -> None:
+        self.values = values
+        self.labels = labels
+        self.arrange = arrange
+
+    def __len__(self) -> int:
+        return self.values.shape[0]
+
+    def blocks(self, size: int) -> Iterator[Rows]:
+        if self.labels is None:
+            for values in self.values.blocks(size):
+                yield self.arrange(values), None
+        else:
+            for values, labels in zip(
+                self.values.blocks(size), self.labels.blocks(size), strict=True
+            ):
+                yield self.arrange(values), labels
+
+
+class MappedSource(ArraySource):
+    """Arrays mapped from uncompressed files; travels to another process as paths, not as rows."""
+
+    def __init__(
+        self, values: Stored, labels: Stored | None, arrange: Callable[[Array], Array]
+    ) -> None:
+        self._parts = (values, labels, arrange)
+        super().__init__(arrange(values.map()), None if labels is None else labels.map())
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return MappedSource, self._parts
+
+
+def from_files(values: Stored, labels: Stored | None, arrange: Callable[[Array], Array]) -> Source:
+    if labels is not None and labels.shape != values.shape[:1]:
+        raise BadInput(
+            f"The images in {values.path} and their labels are not equally many; give one label "
+            "an image."
+        )
+    if values.mappable and (labels is None or labels.mappable):
+        return MappedSource(values, labels, arrange)
+    return FileSource(values, labels, arrange)
+
+
+# ---------------------------------------------------------------------------------- image layouts
+
+
+def image_shape(shape: tuple[int, ...]) -> tuple[int, int, int]:
+    """(channels, height, width) of N×C×H×W, N×H×W or N×H×W×3; in doubt, channels come first."""
+    if len(shape) == 3:
+        return 1, shape[1], shape[2]
+    if len(shape) == 4 and shape[1] in (1, 3):
+        return shape[1], shape[2], shape[3]
+    if len(shape) == 4 and shape[3] in (1, 3):
+        return shape[3], shape[1], shape[2]
+    raise BadInput(
+        "Images must be an array N×C×H×W, N×H×W or N×H×W×3 with 1 or 3 channels; this one has "
+        "shape "
+        f"N×{'×'.join(map(str, shape[1:])) or '…'}, so reshape it first."
+    )
+
+
+def channels_first(images: Array) -> Array:
+    """The same memory seen as N×C×H×W."""
+    if images.ndim == 3:
+        return images[:, None]
+    if images.shape[1] in (1, 3):
+        return images
+    return np.moveaxis(images, 3, 1)
+
+
+def check_pixel_type(dtype: np.dtype[Any]) -> None:
+    if dtype != np.uint8 and dtype.kind != "f":
+        raise BadInput(
+            f"Images have type {dtype}; give uint8 in 0..255 or floating point in 0..1 (divide by "
+            "255)."
+        )
+
+
+def check_label_type(dtype: np.dtype[Any]) -> None:
+    if dtype.kind not in "iu":
+        raise BadInput(f"Labels have type {dtype}; give whole numbers from 0 to classes − 1.")
+
+
+# ------------------------------------------------------------------------------------ npz and idx
+
+
+def npz_members(path: Path) -> dict[str, Stored]:
+    """The arrays of an .npz by name, from their headers alone."""
+    found = {}
+    try:
+        with zipfile.ZipFile(path) as archive:
+            for info in archive.infolist():
+                if info.filename.endswith(".npy"):
+                    found[info.filename.removesuffix(".npy")] = _npy_header(path, archive, info)
+    except (OSError, EOFError, ValueError, zipfile.BadZipFile, zlib.error) as error:
+        raise _unreadable(path) from error
+    return found
+
+
+def _npy_header(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> Stored:
+    with archive.open(info) as stream:
+        version = np.lib.format.read_magic(stream)
+        read = (
+            np.lib.format.read_array_header_1_0
+            if version == (1, 0)
+            else np.lib.format.read_array_header_2_0
+        )
+        shape, fortran, dtype = read(stream)
+        offset = stream.tell()
+    if dtype.hasobject:
+        raise BadInput(
+            f"{path} holds Python objects, which sfumato never loads; save plain arrays of "
+            "numbers or text."
+        )
+    if info.compress_type != zipfile.ZIP_STORED:
+        if fortran and len(shape) > 1:
+            raise BadInput(
+                f"{path} is compressed and in Fortran order; save np.ascontiguousarray(…) of the "
+                "images."
+            )
+        return Stored(path, dtype, shape, offset, info.filename, "zip")
+    with path.open("rb") as raw:
+        # The lengths in the local header, not those of the directory, say where the data begins.
+        raw.seek(info.header_offset)
+        local = _exactly(raw, 30, path)
+        start = info.header_offset + 30
+        start += int.from_bytes(local[26:28], "little") + int.from_bytes(local[28:30], "little")
+    return Stored(path, dtype, shape, start + offset, info.filename, "plain", fortran)
+
+
+def read_names(stored: Stored) -> tuple[str, ...]:
+    """A small array of text or numbers (class names: public facts), as text."""
+    with stored.open() as stream:
+        size = stored.dtype.itemsize * math.prod(stored.shape)
+        data = _exactly(stream, size, stored.path)
+    return tuple(str(name) for name in np.frombuffer(data, stored.dtype))
+
+
+def idx_header(path: Path) -> Stored:
+    """The header of an IDX file (the format of MNIST), plain or .gz."""
+    packing = "gzip" if path.suffix == ".gz" else "plain"
+    try:
+        with _open_packed(path, packing) as stream:
+            magic = _exactly(stream, 4, path)
+            if magic[:3] != b"\x00\x00\x08" or magic[3] not in (1, 3, 4):
+                raise BadInput(
+                    f"{path} is not an IDX file of bytes; check that it is the right file."
+                )
+            sizes = np.frombuffer(_exactly(stream, 4 * magic[3], path), ">u4")
+    except (OSError, EOFError, zlib.error) as error:
+        raise _unreadable(path) from error
+    shape = tuple(int(size) for size in sizes)
+    offset = 4 + 4 * len(shape)
+    if packing == "plain" and path.stat().st_size != offset + math.prod(shape):
+        raise _unreadable(path)
+    return Stored(path, np.dtype(np.uint8), shape, offset, None, packing)
+
+
+def _open_packed(path: Path, packing: str) -> IO[bytes]:
+    stream = gzip.open(path) if packing == "gzip" else path.open("rb")  # noqa: SIM115
+    return cast("IO[bytes]", stream)
+
+
+def _exactly(stream: IO[bytes], size: int, path: Path) -> bytes:
+    try:
+        data = stream.read(size)
+    except (OSError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        raise _unreadable(path) from error
+    if len(data) != size:
+        raise _unreadable(path)
+    return data
+
+
+def _unreadable(path: Path) -> BadInput:
+    if not path.exists():
+        return BadInput(f"There is no {path}; check the path.")
+    return BadInput(f"{path} is truncated, damaged or not readable; restore it from its original.")

@@ -1,0 +1,230 @@
+"""Saving a data set as .npz, .csv, .parquet or a folder of PNGs: all or nothing, streaming.
+
+What is written is whatever the data set holds; the schema that goes beside it (`schema.json`) is
+PUBLIC. Floating point images keep their numbers in .npz and .parquet and are rounded to 8 bits in
+.csv and PNG.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import tempfile
+import zipfile
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow.csv as pa_csv
+import pyarrow.parquet as pq
+from PIL import Image
+
+from sfumato.data.folders import folder_name
+from sfumato.data.sources import Array
+from sfumato.data.tables import arrow_schema, decode_rows
+from sfumato.errors import BadInput
+from sfumato.progress import Progress
+from sfumato.storage import atomic_path, write_json
+
+if TYPE_CHECKING:
+    from sfumato.data.dataset import Dataset
+
+_NO_FOLDER = frozenset(
+    [
+        ".png",
+        ".jpg",
+        ".jpeg",
+        ".gif",
+        ".npy",
+        ".zip",
+        ".tar",
+        ".gz",
+        ".json",
+        ".tsv",
+        ".txt",
+        ".xlsx",
+        ".h5",
+        ".hdf5",
+        ".pt",
+        ".pth",
+        ".pkl",
+        ".feather",
+    ]
+)
+
+
+def schema_beside(path: Path) -> Path:
+    """Where a schema lies: `adult.schema.json` beside `adult.csv`, `schema.json` in a folder."""
+    if path.is_dir():
+        return path / "schema.json"
+    name = path.name.removesuffix(".gz")
+    stem = Path(name).stem if Path(name).suffix in (".npz", ".csv", ".parquet") else name
+    return path.with_name(f"{stem}.schema.json")
+
+
+def save(data: Dataset, path: Path, progress: Progress | None) -> Path:
+    progress = progress or Progress()
+    kind = path.suffix.lower()
+    if kind == ".npz":
+        _save_npz(data, path, progress)
+    elif kind in (".csv", ".parquet"):
+        _save_table(data, path, progress)
+    elif kind in _NO_FOLDER:
+        raise BadInput(
+            f"Cannot save a data set as {kind}; end the path in .npz, .csv or .parquet, or name a "
+            "folder."
+        )
+    else:
+        _save_folder(data, path, progress)
+    return path
+
+
+def _save_npz(data: Dataset, path: Path, progress: Progress) -> None:
+    if data.schema.kind != "images":
+        raise BadInput("A table cannot be saved as .npz; use .csv or .parquet.")
+    size = _size(data)
+    with (
+        atomic_path(path) as temporary,
+        zipfile.ZipFile(temporary, "w", zipfile.ZIP_STORED) as archive,
+        progress.stage(f"Writing {path.name}", size) as stage,
+    ):
+        labels = []
+        first = next(data.batches(1)).values.numpy()
+        with _member(archive, "images", first.dtype, (size, *data.schema.shape)) as stream:
+            for batch in data.batches(_rows_at_once(data)):
+                stream.write(np.ascontiguousarray(batch.values.numpy()).data)
+                if batch.labels is not None:
+                    labels.append(batch.labels.numpy())
+                stage.advance(len(batch))
+        if data.schema.labelled:
+            codes = np.concatenate(labels)
+            for name, array in (("labels", codes), ("classes", np.array(data.schema.classes))):
+                with _member(archive, name, array.dtype, array.shape) as stream:
+                    stream.write(array.tobytes())
+
+
+@contextlib.contextmanager
+def _member(
+    archive: zipfile.ZipFile, name: str, dtype: np.dtype[Any], shape: tuple[int, ...]
+) -> Iterator[Any]:
+    # A ZipInfo of our own has a fixed date: the same data gives the same bytes.
+    with archive.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True) as stream:
+        facts = {
+            "descr": np.lib.format.dtype_to_descr(dtype),
+            "fortran_order": False,
+            "shape": shape,
+        }
+        np.lib.format.write_array_header_1_0(stream, facts)
+        yield stream
+
+
+def _save_table(data: Dataset, path: Path, progress: Progress) -> None:
+    text = path.suffix.lower() == ".csv"
+    size = _size(data)
+    first = next(data.batches(1)).values.numpy()
+    layout = arrow_schema(data.schema, np.uint8 if text else first.dtype)
+    with (
+        atomic_path(path) as temporary,
+        progress.stage(f"Writing {path.name}", size) as stage,
+        _table_writer(temporary, layout, text) as writer,
+    ):
+        for batch in data.batches(_rows_at_once(data)):
+            values = batch.values.numpy()
+            if text and data.schema.kind == "images":
+                values = _eight_bits(values)
+            labels = None if batch.labels is None else batch.labels.numpy()
+            writer.write_batch(decode_rows(values, labels, data.schema, layout))
+            stage.advance(len(batch))
+    write_json(schema_beside(path), data.schema.to_json())
+
+
+def _table_writer(path: Path, layout: Any, text: bool) -> Any:
+    return pa_csv.CSVWriter(path, layout) if text else pq.ParquetWriter(path, layout)
+
+
+def _save_folder(data: Dataset, path: Path, progress: Progress) -> None:
+    if data.schema.kind != "images":
+        raise BadInput(
+            "A table cannot be saved as a folder of pictures; end the path in .csv or .parquet."
+        )
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise BadInput(
+            f"{path} exists and is not an empty folder; choose another path or remove it."
+        )
+    size = _size(data)
+    digits = max(5, len(str(size - 1)))
+    with _atomic_folder(path) as folder, progress.stage(f"Writing {path.name}", size) as stage:
+        homes = [folder / folder_name(name) for name in data.schema.classes] or [folder]
+        for home in homes:
+            home.mkdir(exist_ok=True)
+        start = 0
+        with ThreadPoolExecutor(min(8, (os.cpu_count() or 1) + 1)) as pool:
+            for batch in data.batches(256):
+                pixels = _eight_bits(batch.values.numpy())
+                codes = [0] * len(batch) if batch.labels is None else batch.labels.tolist()
+                if min(codes) < 0:
+                    raise BadInput(
+                        "A record without a known class cannot go into a class folder; save as "
+                        ".npz."
+                    )
+                files = [
+                    homes[code] / f"{start + row:0{digits}d}.png" for row, code in enumerate(codes)
+                ]
+                list(pool.map(_write_png, pixels, files))
+                start += len(batch)
+                stage.advance(len(batch))
+        write_json(folder / "schema.json", data.schema.to_json())
+
+
+def _write_png(pixels: Array, file: Path) -> None:
+    picture = pixels[0] if len(pixels) == 1 else pixels.transpose(1, 2, 0)
+    Image.fromarray(np.ascontiguousarray(picture)).save(file, "PNG")
+
+
+@contextlib.contextmanager
+def _atomic_folder(path: Path) -> Iterator[Path]:
+    """Yield a new folder beside `path` that takes its place on success and vanishes on failure."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent))
+    except OSError as error:
+        raise BadInput(
+            f"Cannot write {path}: {error.strerror or error}; choose a folder that can be written "
+            "to."
+        ) from error
+    try:
+        yield temporary
+        umask = os.umask(0)
+        os.umask(umask)
+        temporary.chmod(0o777 & ~umask)
+        if path.exists():
+            path.rmdir()
+        temporary.replace(path)
+    except OSError as error:
+        raise BadInput(
+            f"Cannot write {path}: {error.strerror or error}; free some space or choose another "
+            "folder."
+        ) from error
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _eight_bits(images: Array) -> Array:
+    if images.dtype == np.uint8:
+        return images
+    # A pixel that is no number becomes black.
+    return np.rint(np.nan_to_num(images, nan=0.0).clip(0.0, 1.0) * 255.0).astype(np.uint8)
+
+
+def _size(data: Dataset) -> int:
+    size = len(data)
+    if size == 0:
+        raise BadInput("The data holds no rows; there is nothing to save.")
+    return size
+
+
+def _rows_at_once(data: Dataset) -> int:
+    return max(1, min(8192, (1 << 20) // data.schema.dim))

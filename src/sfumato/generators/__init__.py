@@ -1,0 +1,6 @@
+"""Networks that turn noise into records, and the one loop that trains them. Knows nothing of privacy."""
+
+from sfumato.generators.networks import ConvGenerator
+from sfumato.generators.training import Training, checkpoint_step, train
+
+__all__ = ["ConvGenerator", "Training", "checkpoint_step", "train"]

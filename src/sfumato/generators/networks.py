@@ -1,0 +1,51 @@
+"""Generator networks. They see random numbers and labels, never a record."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+
+class ConvGenerator(nn.Module):
+    """The generator of DP-MERF (thesis, app. B): normals and a one-hot label → two dense layers → two upsampling convolutions → [0, 1].
+
+    For 28×28: 16 channels at 7×7, twice bilinear ×2 and a 5×5 convolution (16 → 8 → channels). Other sizes start from a
+    quarter of the size, rounded up, and are cut to it at the end.
+    """
+
+    def __init__(self, shape: tuple[int, ...], n_classes: int, latent: int, hidden: int) -> None:
+        super().__init__()
+        channels, height, width = shape
+        self.shape = (channels, height, width)
+        self.n_classes = n_classes
+        self.latent = latent
+        self.base = (math.ceil(height / 4), math.ceil(width / 4))
+        self.dense = nn.Sequential(
+            nn.Linear(latent + n_classes, hidden),
+            nn.BatchNorm1d(hidden),
+            nn.ReLU(),
+            nn.Linear(hidden, 16 * self.base[0] * self.base[1]),
+            nn.BatchNorm1d(16 * self.base[0] * self.base[1]),
+        )
+        self.first = nn.Conv2d(16, 8, 5, padding=2)
+        self.second = nn.Conv2d(8, channels, 5, padding=2)
+        # Measured: half the time of the default layout for these narrow convolutions on a CPU.
+        self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+
+    def forward(self, labels: Tensor, generator: torch.Generator) -> Tensor:
+        """(n,) labels → (n, channels, height, width) in [0, 1]"""
+        noise = torch.randn(len(labels), self.latent, generator=generator)
+        if self.n_classes:
+            noise = torch.cat([noise, functional.one_hot(labels, self.n_classes).to(noise.dtype)], dim=1)
+        x = self.dense(noise).view(-1, 16, *self.base)
+        x = x.contiguous(memory_format=torch.channels_last)
+        x = functional.relu(self.first(_twice(x)))
+        x = torch.sigmoid(self.second(_twice(x)))
+        return x[:, :, : self.shape[1], : self.shape[2]]
+
+
+def _twice(x: Tensor) -> Tensor:
+    return functional.interpolate(x, scale_factor=2, mode="bilinear")

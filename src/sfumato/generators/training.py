@@ -1,0 +1,132 @@
+"""The one training loop: progress, a log, checkpoints, and going on after Ctrl-C or kill -9.
+
+It minimises any loss that is a function of the step and a random generator, and knows nothing of privacy: what it is given
+was released before. A checkpoint holds the network, the optimiser and the state of the random numbers, so that a
+resumed training ends with the same network as one that was never interrupted.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from sfumato.errors import CorruptArtifact
+from sfumato.progress import Progress
+from sfumato.storage import atomic_path
+
+
+@dataclass
+class Training:
+    """How to train: the schedule, and where to keep what is needed to go on."""
+
+    steps: int
+    learning_rate: float
+    rounds: int = 5  # the learning rate is multiplied by `decay` after each of these
+    decay: float = 0.9
+    seed: int = 0
+    checkpoint: Path | None = None
+    checkpoint_seconds: float = 10.0
+    log: Callable[[dict[str, Any]], None] = field(default=lambda record: None)
+    progress: Progress = field(default_factory=Progress)
+
+    def rate_at(self, step: int) -> float:
+        return self.learning_rate * self.decay ** (step * self.rounds // self.steps)
+
+
+def train(
+    network: nn.Module, loss: Callable[[int, torch.Generator], Tensor], how: Training
+) -> None:
+    """Minimise `loss(step, generator)` over the network's parameters with Adam, in place; leaves it in eval mode."""
+    parameters = list(network.parameters())
+    optimiser = torch.optim.Adam(parameters, lr=how.learning_rate)
+    generator = torch.Generator().manual_seed(how.seed)
+    start = 0
+    if how.checkpoint is not None and how.checkpoint.exists():
+        start = _restore(how.checkpoint, network, optimiser, generator)
+    network.train()
+    began = saved = time.monotonic()
+    every = max(1, how.steps // 100)
+    with how.progress.stage("Training the generator", how.steps) as stage:
+        stage.advance(start)
+        for step in range(start, how.steps):
+            for group in optimiser.param_groups:
+                group["lr"] = how.rate_at(step)
+            optimiser.zero_grad(set_to_none=True)
+            value = loss(step, generator)
+            value.backward()  # type: ignore[no-untyped-call]
+            optimiser.step()
+            now = time.monotonic()
+            speed = (step + 1 - start) / max(now - began, 1e-9)
+            if (step + 1) % every == 0 or step == how.steps - 1:
+                shown = float(value.detach())
+                how.log({"event": "step", "step": step + 1, "steps": how.steps, "loss": shown, "seconds": now - began})
+                stage.advance(0, loss=shown, **{"steps/s": speed})
+            stage.advance(1)
+            if how.checkpoint is not None and now - saved > how.checkpoint_seconds:
+                _keep(how.checkpoint, network, optimiser, generator, step + 1)
+                saved = time.monotonic()
+    network.eval()
+
+
+def checkpoint_step(path: Path) -> int:
+    """How many steps the checkpoint at `path` has behind it; 0 where there is none."""
+    if not path.exists():
+        return 0
+    try:
+        with safe_open(path, framework="pt") as stored:
+            return int(json.loads(stored.metadata()["checkpoint"])["step"])
+    except (SafetensorError, KeyError, TypeError, ValueError, OSError) as error:
+        raise _damaged(path) from error
+
+
+def _damaged(path: Path) -> CorruptArtifact:
+    return CorruptArtifact(
+        f"{path} is not a whole checkpoint of this generator; delete it and resume: training starts again from the "
+        "saved release and costs no privacy."
+    )
+
+
+def _keep(
+    path: Path, network: nn.Module, optimiser: torch.optim.Optimizer, generator: torch.Generator, step: int
+) -> None:
+    tensors = {f"network.{name}": value for name, value in network.state_dict().items()}
+    for index, state in optimiser.state_dict()["state"].items():
+        tensors |= {f"optimiser.{index}.{name}": value for name, value in state.items()}
+    tensors["generator"] = generator.get_state()
+    with atomic_path(path) as temporary:
+        save_file(
+            {name: value.contiguous() for name, value in tensors.items()},
+            temporary,
+            metadata={"checkpoint": json.dumps({"step": step})},
+        )
+
+
+def _restore(
+    path: Path, network: nn.Module, optimiser: torch.optim.Optimizer, generator: torch.Generator
+) -> int:
+    step = checkpoint_step(path)
+    try:
+        with safe_open(path, framework="pt") as stored:
+            tensors = {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118
+        network.load_state_dict(
+            {name.removeprefix("network."): t for name, t in tensors.items() if name.startswith("network.")}
+        )
+        state: dict[int, dict[str, Tensor]] = {}
+        for name, tensor in tensors.items():
+            if name.startswith("optimiser."):
+                _, index, key = name.split(".")
+                state.setdefault(int(index), {})[key] = tensor
+        optimiser.load_state_dict({"state": state, "param_groups": optimiser.state_dict()["param_groups"]})
+        generator.set_state(tensors["generator"])
+    except (SafetensorError, KeyError, TypeError, ValueError, RuntimeError, OSError) as error:
+        raise _damaged(path) from error
+    return step

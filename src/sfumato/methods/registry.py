@@ -1,0 +1,70 @@
+"""The list of methods: what each is, and how to find it by name. Adding a method is one file with `@register`."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
+
+from sfumato.errors import BadInput
+
+if TYPE_CHECKING:
+    from sfumato.methods.base import Synthesizer
+
+_METHODS: dict[str, type[Synthesizer]] = {}
+_Class = TypeVar("_Class", bound="type[Synthesizer]")
+
+
+@dataclass(frozen=True, kw_only=True)
+class MethodInfo:
+    """What `sfumato methods` shows."""
+
+    name: str
+    title: str
+    paper: str
+    kinds: tuple[str, ...]  # "images", "table"
+    needs_public: bool
+    sound: bool
+    summary: str
+
+
+def register(
+    name: str,
+    *,
+    title: str,
+    paper: str,
+    kinds: tuple[str, ...],
+    summary: str,
+    needs_public: bool = False,
+    sound: bool = True,
+) -> Callable[[_Class], _Class]:
+    """Class decorator that makes a method known under `name`; the contract tests pick it up from here."""
+
+    def add(cls: _Class) -> _Class:
+        cls.info = MethodInfo(
+            name=name,
+            title=title,
+            paper=paper,
+            kinds=kinds,
+            needs_public=needs_public,
+            sound=sound,
+            summary=summary,
+        )
+        _METHODS[name] = cls
+        return cls
+
+    return add
+
+
+def list_methods() -> list[MethodInfo]:
+    return [cls.info for cls in _METHODS.values()]
+
+
+def get_method(name: str) -> type[Synthesizer]:
+    try:
+        return _METHODS[name.lower()]
+    except KeyError:
+        near = difflib.get_close_matches(name.lower(), _METHODS, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"choose one of {', '.join(_METHODS)}."
+        raise BadInput(f"There is no method called {name!r}; {hint}") from None

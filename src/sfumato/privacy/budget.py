@@ -1,0 +1,81 @@
+"""What is promised: a budget (ε, δ) under a relation that says what "one record differs" means.
+
+Everything here is public.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import Enum
+
+from sfumato.errors import BadInput
+
+
+class Neighbours(Enum):
+    """Which two data sets the guarantee makes hard to tell apart.
+
+    With every record's contribution of L2 norm at most `bound`, the sum over records moves by at most `bound` under the
+    first two and by at most `2 · bound` under the third (√2 · bound if contributions have no negative entry).
+    """
+
+    ADD_REMOVE = "add-remove"  # one record more or less; the number of records itself is private
+    ZERO_OUT = "zero-out"  # one record's contribution is replaced by nothing; the number of records is public
+    REPLACE_ONE = "replace-one"  # one record becomes any other record; the number of records is public
+
+    @property
+    def size_is_public(self) -> bool:
+        return self is not Neighbours.ADD_REMOVE
+
+    @property
+    def meaning(self) -> str:
+        return {
+            Neighbours.ADD_REMOVE: "one record is added or taken away (the number of records is private too)",
+            Neighbours.ZERO_OUT: "one record is left out of every computation (the number of records is public)",
+            Neighbours.REPLACE_ONE: "one record is replaced by any other (the number of records is public)",
+        }[self]
+
+    @classmethod
+    def parse(cls, text: str | Neighbours) -> Neighbours:
+        if isinstance(text, Neighbours):
+            return text
+        try:
+            return cls(text.strip().lower().replace("_", "-"))
+        except (ValueError, AttributeError):
+            known = ", ".join(n.value for n in cls)
+            raise BadInput(f"Unknown neighbours relation {text!r}; choose one of {known}.") from None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Budget:
+    """The most that may be spent: (ε, δ)-differential privacy under `neighbours`. No value has a default but the relation."""
+
+    epsilon: float
+    delta: float
+    neighbours: Neighbours = Neighbours.ZERO_OUT
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "neighbours", Neighbours.parse(self.neighbours))
+        for name in ("epsilon", "delta"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int | float):
+                raise BadInput(f"{name} must be a number, not {type(value).__name__}; give for example {name}=1e-5.")
+            object.__setattr__(self, name, float(value))
+        if not (self.epsilon > 0 and math.isfinite(self.epsilon)):
+            raise BadInput(f"epsilon must be a positive finite number, not {self.epsilon}; 1 is a common choice.")
+        if not 0 < self.delta < 1:
+            raise BadInput(
+                f"delta must lie strictly between 0 and 1, not {self.delta}; choose it well below 1 ÷ number of records."
+            )
+
+    def warning(self, size: int | None) -> str | None:
+        """A sentence when δ ≥ 1/n, where publishing one record outright would already satisfy δ. `size` must be public."""
+        if size and self.delta >= 1 / size:
+            return (
+                f"delta = {self.delta:g} is not below 1/n = {1 / size:.2g}: a mechanism that publishes one whole record "
+                f"would pass it; choose delta below {0.1 / size:.1g}."
+            )
+        return None
+
+    def to_json(self) -> dict[str, float | str]:
+        return {"epsilon": self.epsilon, "delta": self.delta, "neighbours": self.neighbours.value}

@@ -1,0 +1,41 @@
+"""The book of what was spent. A charge is written before a row is read, and refused if it would exceed the budget."""
+
+from __future__ import annotations
+
+import threading
+
+from sfumato.errors import BudgetExceeded
+from sfumato.privacy.accounting import Charge, Plan, epsilon_of
+from sfumato.privacy.budget import Budget
+
+# Re-evaluating a plan adds floats in another order; this absorbs the rounding and nothing else.
+_ROUNDING = 1 + 1e-9
+
+
+class Ledger:
+    """Adds up charges against one budget; safe to use from several threads."""
+
+    def __init__(self, budget: Budget) -> None:
+        self.budget = budget
+        self._charges: list[Charge] = []
+        self._lock = threading.Lock()
+
+    @property
+    def charges(self) -> Plan:
+        return tuple(self._charges)
+
+    def charge(self, charge: Charge) -> None:
+        """Write down `charge`, or raise `BudgetExceeded` and write nothing."""
+        with self._lock:
+            wanted = (*self._charges, charge)
+            cost = epsilon_of(wanted, self.budget.delta, self.budget.neighbours)
+            if cost > self.budget.epsilon * _ROUNDING:
+                raise BudgetExceeded(
+                    f"Release {charge.label!r} would bring the total to epsilon = {cost:.4g} and the budget is "
+                    f"{self.budget.epsilon:.4g}; no row was read. Use more noise or a larger budget."
+                )
+            self._charges.append(charge)
+
+    def spent(self) -> float:
+        """ε of everything charged so far, at the budget's δ and relation."""
+        return epsilon_of(self.charges, self.budget.delta, self.budget.neighbours)

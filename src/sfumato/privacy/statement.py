@@ -1,0 +1,100 @@
+"""The privacy statement: what was promised to whom, every release that was made, and what ε does not cover.
+
+Written for two readers: a script (`to_json`) and a person who has to sign it (`paragraph`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from sfumato.privacy.accounting import Plan, epsilon_of
+from sfumato.privacy.budget import Budget, Neighbours
+from sfumato.privacy.ledger import Ledger
+
+_NOT_COVERED = (
+    "The schema (image size, value range, columns, categories, class names) is taken as public knowledge.",
+    "Metrics computed on real data (held-out accuracy and the like) are measurements of that data and are not "
+    "covered by ε; publish them only if that is acceptable.",
+    "Choices made by looking at the private data outside this run (settings tried, runs repeated, records picked) cost "
+    "privacy that this statement does not count; several runs on the same data add up.",
+    "The unit is one record: a person with k records has at most k times the ε (group privacy).",
+    "Running times, memory use and other side channels of the machine are not covered.",
+)
+_SIZE_IS_PUBLIC = "The number of records is taken as public knowledge."
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrivacyStatement:
+    """(ε, δ) and the receipts behind it."""
+
+    budget: Budget
+    epsilon: float  # what the releases cost, never more than the budget
+    charges: Plan
+
+    @classmethod
+    def of(cls, ledger: Ledger) -> PrivacyStatement:
+        return cls(budget=ledger.budget, epsilon=ledger.spent(), charges=ledger.charges)
+
+    def epsilon_under(self) -> dict[str, float]:
+        """ε at the same δ for every relation that holds for this run.
+
+        A run that takes the number of records as public says nothing under add-remove; the other way round holds.
+        """
+        relations = [Neighbours.ZERO_OUT, Neighbours.REPLACE_ONE]
+        if not self.budget.neighbours.size_is_public:
+            relations.insert(0, Neighbours.ADD_REMOVE)
+        return {r.value: epsilon_of(self.charges, self.budget.delta, r) for r in relations}
+
+    @property
+    def not_covered(self) -> tuple[str, ...]:
+        return (*((_SIZE_IS_PUBLIC,) if self.budget.neighbours.size_is_public else ()), *_NOT_COVERED)
+
+    def paragraph(self) -> str:
+        names = ", ".join(f"“{c.label}”" for c in self.charges)
+        count = len(self.charges)
+        others = "; ".join(
+            f"{name}: ε = {value:.4g}"
+            for name, value in self.epsilon_under().items()
+            if name != self.budget.neighbours.value
+        )
+        return (
+            f"Everything published from this run satisfies (ε = {self.epsilon:.4g}, δ = {self.budget.delta:.3g})-differential "
+            f"privacy. The unit of privacy is one record, under the relation “{self.budget.neighbours.value}”: "
+            f"{self.budget.neighbours.meaning}. Whatever anyone could conclude from the synthetic data about one record, "
+            "the odds of it change by a factor of at most e^ε when that record is changed so, except with probability δ. "
+            f"The private records were read for {count} noisy sum{'' if count == 1 else 's'} ({names}) and for nothing else; "
+            "all that follows, the generator and every sample drawn from it, is computed from those sums and costs nothing more. "
+            f"Read under other relations at the same δ, the same run has {others}."
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        neighbours = self.budget.neighbours
+        return {
+            "epsilon": self.epsilon,
+            "delta": self.budget.delta,
+            "neighbours": neighbours.value,
+            "unit": "one record",
+            "budget": self.budget.to_json(),
+            "releases": [
+                {
+                    "label": c.label,
+                    "bound": c.bound,
+                    "sensitivity": c.sensitivity(neighbours),
+                    "noise_std": c.noise_std,
+                    "noise_multiplier": c.noise_multiplier,
+                    "rate": c.rate,
+                    "steps": c.steps,
+                    "dimension": c.dimension,
+                    "replace_ratio": c.replace_ratio,
+                    "noise": "exact discrete Gaussian (OpenDP)"
+                    if c.rate == 1.0 and c.steps == 1
+                    else "floating-point Gaussian seeded from OS entropy",
+                    "event": c.describe_event(),
+                }
+                for c in self.charges
+            ],
+            "epsilon_under": self.epsilon_under(),
+            "not_covered": list(self.not_covered),
+            "paragraph": self.paragraph(),
+        }

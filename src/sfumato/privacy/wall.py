@@ -1,0 +1,172 @@
+"""The wall. Private rows are on one side; noisy sums, paid for in advance, come out on the other.
+
+`PrivateData` holds the rows and answers two questions only: a noisy sum over all records, and a series of noisy
+sums over fresh Poisson samples. Each is charged to the ledger before a row is read. Counts, clipped fractions and
+the sizes of the samples stay inside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor
+
+from sfumato.data import Dataset, Schema
+from sfumato.engines import Engine, LocalEngine
+from sfumato.errors import BadInput, PlanMismatch
+from sfumato.privacy import noise
+from sfumato.privacy.accounting import Charge
+from sfumato.privacy.bounding import BoundedSum, FeatureMap
+from sfumato.privacy.ledger import Ledger
+from sfumato.privacy.release import Release, ReleaseStore
+
+OnFraction = Callable[[str, float], None]
+
+
+class PrivateData:
+    """Private rows behind a gate that answers noisy sums.
+
+    **Guarantee**: everything that any caller learns through this class is (ε, δ)-differentially private with the ε that the
+    ledger adds up, under the ledger's relation; when the ledger refuses, no row has been read.
+
+    The samplers can be replaced in tests; in use, noise and samples come from OS entropy.
+    """
+
+    def __init__(
+        self,
+        rows: Dataset,
+        ledger: Ledger,
+        *,
+        engine: Engine | None = None,
+        store: ReleaseStore | None = None,
+        on_fraction: OnFraction | None = None,
+        discrete_sampler: noise.DiscreteSampler = noise.discrete_gaussian,
+        fast_sampler: noise.FloatSampler | None = None,
+    ) -> None:
+        self.__rows = rows
+        self.__ledger = ledger
+        self.__engine = engine or LocalEngine()
+        self.__store = store
+        self.__on_fraction = on_fraction
+        self.__discrete = discrete_sampler
+        self.__fast = fast_sampler or noise.FastGaussian()
+        self.schema: Schema = rows.schema
+
+    @property
+    def size(self) -> int:
+        """The number of records, where the relation makes it public."""
+        if not self.__ledger.budget.neighbours.size_is_public:
+            raise BadInput(
+                "Under add-remove the number of records is private; release a noisy count, or choose zero-out or replace-one."
+            )
+        return len(self.__rows)
+
+    @property
+    def public_size(self) -> int | None:
+        """The number of records, or None where it is private."""
+        return self.size if self.__ledger.budget.neighbours.size_is_public else None
+
+    def noisy_sum(self, phi: FeatureMap, noise_multiplier: float, *, label: str) -> Release:
+        """Σ φ(record) over all records, each clipped to φ.bound, plus exact discrete Gaussian noise.
+
+        With a store, a release already made and saved under this label and charge is returned as it is: no row is read
+        and nothing new is learnt, though the ledger still lists its charge.
+        """
+        charge = charge_of(phi, noise_multiplier, label=label)
+        if any(earlier.label == label for earlier in self.__ledger.charges):
+            raise PlanMismatch(f"Two releases are both called {label!r}; every release needs a label of its own.")
+        self.__ledger.charge(charge)
+        saved = self.__store.find(charge) if self.__store else None
+        if saved is not None:
+            return saved
+        summand = BoundedSum(phi)
+        total = self.__engine.total(
+            self.__rows, summand, width=phi.dim, on_fraction=self.__reporter(f"Reading records ({label})")
+        )
+        drawn = self.__discrete(
+            phi.segments * phi.dim,
+            charge.noise_std / summand.grid,
+            self.__reporter(f"Drawing exact noise ({label})"),
+        )
+        units = total + torch.from_numpy(drawn).reshape(summand.shape)
+        release = Release(units=units, grid=summand.grid, charge=charge)
+        if self.__store:
+            self.__store.keep(release)
+        return release
+
+    def poisson_steps(
+        self, rate: float, steps: int, noise_multiplier: float, *, bound: float, label: str, dimension: int = 0
+    ) -> Iterator[Step]:
+        """`steps` chances to sum over a fresh Poisson sample of `rate`; all are paid for before the first is handed out."""
+        charge = Charge(
+            label=label,
+            bound=bound,
+            noise_multiplier=noise_multiplier,
+            rate=rate,
+            steps=steps,
+            dimension=dimension,
+        )
+        self.__ledger.charge(charge)
+        return self.__steps(charge)
+
+    def __steps(self, charge: Charge) -> Iterator[Step]:
+        for index in range(charge.steps):
+            step = Step(index, charge, self.__sampled_sum)
+            yield step
+            step.close()
+
+    def __sampled_sum(self, charge: Charge, phi: FeatureMap) -> Tensor:
+        summand = BoundedSum(phi)
+        total = torch.zeros(summand.shape, dtype=torch.int64)
+        mask = noise.poisson_mask(len(self.__rows), charge.rate)
+        chosen = mask.nonzero()[0]
+        # In pieces, so that an unlucky large sample costs time and not memory.
+        piece = LocalEngine.rows_at_once(phi.dim)
+        for start in range(0, len(chosen), piece):
+            total += summand(self.__rows.take(chosen[start : start + piece]))
+        value = total.to(torch.float64) * summand.grid
+        return value + torch.from_numpy(self.__fast(summand.shape, charge.noise_std))
+
+    def __reporter(self, title: str) -> Callable[[float], None] | None:
+        if self.__on_fraction is None:
+            return None
+        report = self.__on_fraction
+        return lambda fraction: report(title, fraction)
+
+
+class Step:
+    """One paid step over one Poisson sample. It answers once; the size of its sample is never told."""
+
+    def __init__(self, index: int, charge: Charge, answer: Callable[[Charge, FeatureMap], Tensor]) -> None:
+        self.index = index
+        self.expected_share = charge.rate
+        self._charge = charge
+        self._answer: Callable[[Charge, FeatureMap], Tensor] | None = answer
+
+    def noisy_sum(self, phi: FeatureMap) -> Tensor:
+        """Σ φ over this step's sample, each row clipped to φ.bound, plus Gaussian noise; (segments, dim) float64."""
+        if self._answer is None:
+            raise PlanMismatch(f"Step {self.index} of {self._charge.label!r} was used already; one sum was paid for.")
+        if phi.bound > self._charge.bound:
+            raise PlanMismatch(
+                f"Step {self.index} of {self._charge.label!r} was paid for with bound {self._charge.bound:g}, "
+                f"not {phi.bound:g}."
+            )
+        answer, self._answer = self._answer, None
+        return answer(self._charge, phi)
+
+    def close(self) -> None:
+        """A step that is over cannot be used later."""
+        self._answer = None
+
+
+def charge_of(phi: FeatureMap, noise_multiplier: float, *, label: str) -> Charge:
+    """What one noisy sum of φ over all records costs: the same object in a plan and in the ledger."""
+    return Charge(
+        label=label,
+        bound=phi.bound,
+        noise_multiplier=noise_multiplier,
+        dimension=phi.segments * phi.dim,
+        replace_ratio=phi.replace_ratio,
+    )

@@ -1,0 +1,305 @@
+"""The command line from outside: what is printed where, which exit code, and that no mistake ends in a traceback."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from click.testing import CliRunner, Result
+
+from sfumato import cli
+from sfumato.errors import BadInput, CorruptArtifact, DataUnavailable, SfumatoError
+
+VERBS = ("methods", "plan", "fit", "sample", "evaluate", "report", "demo")
+BUDGET = ("--epsilon", "1", "--delta", "1e-5")
+
+
+def run(*args: str | Path) -> Result:
+    return CliRunner().invoke(cli.app, [str(a) for a in args])
+
+
+def run_process(*args: str | Path, **kwargs: Any) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "sfumato", *map(str, args)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        **kwargs,
+    )
+
+
+def assert_one_sentence(result: Result, code: int, *words: str) -> None:
+    """An error is one line on standard error that names cause and remedy, and nothing on standard output."""
+    assert result.exit_code == code, result.stderr
+    lines = result.stderr.strip().splitlines()
+    assert len(lines) == 1
+    assert lines[0].startswith("Error: ")
+    assert "Traceback" not in result.output
+    assert result.stdout == ""
+    for word in words:
+        assert word in lines[0]
+
+
+# ── help ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_help_is_quick_because_nothing_heavy_is_imported() -> None:
+    code = (
+        "import sys; from sfumato.cli import app\n"
+        "try: app.main(['--help'])\n"
+        "except SystemExit as end: assert end.code == 0\n"
+        "heavy = {'torch', 'sklearn', 'scipy', 'numpy', 'matplotlib', 'pyarrow'} & set(sys.modules)\n"
+        "assert not heavy, heavy"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+
+
+def test_no_command_shows_help_and_lists_every_verb() -> None:
+    result = run()
+    assert result.exit_code == 0
+    for verb in VERBS:
+        assert re.search(rf"^  {verb} ", result.stdout, re.MULTILINE)
+
+
+def test_the_verbs_are_those_tested_here() -> None:
+    assert set(cli.app.commands) == set(VERBS)
+
+
+def examples(verb: str) -> list[list[str]]:
+    text = run(verb, "--help").stdout if verb else run("--help").stdout
+    block = text.split("Example:\n", 1)[1].split("\n\n", 1)[0]
+    return [shlex.split(line.strip()) for line in block.splitlines()]
+
+
+@pytest.mark.parametrize("verb", ["", *VERBS])
+def test_every_help_has_an_example_whose_words_exist(verb: str) -> None:
+    found = examples(verb)
+    assert found
+    for words in found:
+        assert words[0] == "sfumato"
+        assert words[1] in cli.app.commands
+        if verb:
+            assert words[1] == verb
+        command = cli.app.commands[words[1]]
+        # Parsing fails on an unknown option, a missing one, or a value of the wrong type; nothing is run.
+        command.make_context(verb, words[2:], resilient_parsing=False)
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_default_is_shown(verb: str) -> None:
+    text = run(verb, "--help").stdout
+    for parameter in cli.app.commands[verb].params:
+        if not isinstance(parameter, click.Option) or parameter.hidden or parameter.is_flag:
+            continue
+        assert parameter.help, f"{verb} {parameter.name} has no help"
+        if parameter.default not in (None, ()) and str(parameter.default) != "Sentinel.UNSET":
+            assert re.search(rf"\[default:\s+{re.escape(str(parameter.default))}", text), (
+                parameter.name
+            )
+
+
+@pytest.mark.parametrize("verb", ["plan", "fit"])
+@pytest.mark.parametrize("missing", ["--epsilon", "--delta"])
+def test_epsilon_and_delta_have_no_default(verb: str, missing: str) -> None:
+    words = [
+        verb,
+        "merf",
+        "--data",
+        "digits:train",
+        *BUDGET,
+        *(("--out", "x") if verb == "fit" else ()),
+    ]
+    at = words.index(missing)
+    assert_one_sentence(run(*words[:at], *words[at + 2 :]), 2, missing)
+
+
+def test_version_is_the_package_version() -> None:
+    result = run("--version")
+    assert result.exit_code == 0
+    assert "0.1.0" in result.stdout
+
+
+# ── mistakes ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("words", "hints"),
+    [
+        (["fti"], ["fit"]),
+        (["fit"], ["METHOD", "sfumato fit --help"]),
+        (
+            ["plan", "merf", "--data", "digits:train", "--epsilon", "one", "--delta", "1e-5"],
+            ["one"],
+        ),
+        (
+            ["plan", "merf", "--data", "digits:train", *BUDGET, "--neighbors", "zero-out"],
+            ["--neighbours"],
+        ),
+        (["plan", "merf", "--data", "digits:train", *BUDGET, "--neighbours", "swap"], ["zero-out"]),
+        (
+            ["plan", "merf", "--data", "digits:train", "--epsilon", "0", "--delta", "1e-5"],
+            ["epsilon"],
+        ),
+        (
+            ["plan", "merf", "--data", "digits:train", "--epsilon", "nan", "--delta", "1e-5"],
+            ["epsilon"],
+        ),
+        (
+            ["plan", "merf", "--data", "digits:train", "--epsilon", "inf", "--delta", "1e-5"],
+            ["epsilon"],
+        ),
+        (
+            ["plan", "merf", "--data", "digits:train", "--epsilon", "-1", "--delta", "1e-5"],
+            ["epsilon"],
+        ),
+        (["plan", "merf", "--data", "digits:train", "--epsilon", "1", "--delta", "0"], ["delta"]),
+        (["plan", "merf", "--data", "digits:train", "--epsilon", "1", "--delta", "1"], ["delta"]),
+        (["plan", "nerf", "--data", "digits:train", *BUDGET], ["nerf", "merf"]),
+        (["plan", "merf", "--data", "digit:train", *BUDGET], ["digits"]),
+        (["plan", "merf", "--data", "digits:validation", *BUDGET], ["digits:train"]),
+        (["plan", "merf", "--data", "no/such/folder", *BUDGET], ["no/such/folder"]),
+        (["plan", "merf", "--data", "digits:train", *BUDGET, "--set", "steps"], ["KEY=VALUE"]),
+        (["plan", "merf", "--data", "digits:train", *BUDGET, "--set", "=3"], ["KEY=VALUE"]),
+        (
+            ["plan", "merf", "--data", "digits:train", *BUDGET, "--set", "nonsense=3"],
+            ["nonsense", "steps"],
+        ),
+        (["plan", "merf", "--data", "digits:train", *BUDGET, "--set", "steps=many"], ["steps"]),
+        (
+            [
+                "plan",
+                "merf",
+                "--data",
+                "digits:train",
+                *BUDGET,
+                "--set",
+                "steps=1",
+                "--set",
+                "steps=2",
+            ],
+            ["twice"],
+        ),
+        (["plan", "merf", "--data", "x/", *BUDGET, "--classes", "a,,b"], ["--classes"]),
+        (["plan", "merf", "--data", "x/", *BUDGET, "--channels", "2"], ["--channels"]),
+        (["plan", "merf", "--data", "x/", *BUDGET, "--schema", "no-such.json"], ["no-such.json"]),
+        (["methods", "nerf"], ["nerf", "merf"]),
+        (["sample", "no/run", "-n", "5", "--out", "x.npz"], ["no/run", "sfumato fit"]),
+        (["sample", "no/run", "-n", "0", "--out", "x.npz"], ["-n"]),
+        (["sample", "no/run", "-n", "5", "--out", "x.png"], [".npz"]),
+        (["report", "no/run"], ["no/run"]),
+        (["evaluate", "no/run", "--real", "digits:test"], ["no/run"]),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else None,
+)
+def test_a_mistake_gets_one_sentence_and_exit_code_2(words: list[str], hints: list[str]) -> None:
+    assert_one_sentence(run(*words), 2, *hints)
+
+
+def test_a_folder_that_is_no_run_is_named_as_such(tmp_path: Path) -> None:
+    assert_one_sentence(run("report", tmp_path), 2, "not a run folder")
+
+
+def test_fit_refuses_a_folder_that_holds_something_else(tmp_path: Path) -> None:
+    (tmp_path / "thesis.txt").write_text("mine")
+    for extra in ((), ("--resume",)):
+        result = run("fit", "merf", "--data", "digits:train", *BUDGET, "--out", tmp_path, *extra)
+        assert_one_sentence(result, 6, str(tmp_path))
+    assert [p.name for p in tmp_path.iterdir()] == ["thesis.txt"]
+
+
+def test_demo_leaves_a_folder_that_is_not_its_own_alone(tmp_path: Path) -> None:
+    (tmp_path / "thesis.txt").write_text("mine")
+    result = run("demo", "--data", "digits", "--out", tmp_path, "--quiet")
+    assert result.exit_code == 6
+    assert [p.name for p in tmp_path.iterdir()] == ["thesis.txt"]
+
+
+# ── how unexpected ends are told ──────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "words"),
+    [
+        (BadInput("A is wrong; use B."), 2, "Error: A is wrong; use B."),
+        (DataUnavailable("None\nanswered; try again."), 3, "Error: None answered; try again."),
+        (CorruptArtifact("It is damaged; make it again."), 5, "damaged"),
+        (SfumatoError("Odd."), 1, "Error: Odd."),
+        (MemoryError(), 7, "out of memory"),
+        (
+            RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried 8 bytes"),
+            7,
+            "out of memory",
+        ),
+        (OSError(errno.ENOSPC, "No space left on device", "runs/x/release"), 7, "disk is full"),
+        (
+            PermissionError(errno.EACCES, "Permission denied", "runs/x"),
+            2,
+            "runs/x: Permission denied",
+        ),
+        (KeyError("secret value of a record"), 1, "sfumato --debug report x"),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, Exception) else None,
+)
+def test_every_error_ends_in_one_sentence(
+    monkeypatch: pytest.MonkeyPatch, error: Exception, code: int, words: str
+) -> None:
+    def fail(*_: object) -> Path:
+        raise error
+
+    monkeypatch.setattr(cli, "_report", fail)
+    result = run("report", "x")
+    assert_one_sentence(result, code, words)
+    # An exception we did not write may carry a private value, so only its type is shown.
+    assert "secret" not in result.output
+
+
+def test_debug_shows_the_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> Path:
+        raise KeyError("inside")
+
+    monkeypatch.setattr(cli, "_report", fail)
+    for words in (["--debug", "report", "x"], ["report", "x", "--debug"]):
+        result = run(*words)
+        assert isinstance(result.exception, KeyError)
+        assert result.exc_info is not None
+        assert result.exc_info[2] is not None
+
+
+def test_ctrl_c_gives_the_exact_command_that_goes_on(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli, "_load", interrupt)
+    out = tmp_path / "my run"
+    result = run("fit", "merf", "--data", "digits:train", *BUDGET, "--out", out)
+    assert result.exit_code == 130
+    command = (
+        f"sfumato fit merf --data digits:train --epsilon 1 --delta 1e-5 --out '{out}' --resume"
+    )
+    assert f"Interrupted; nothing is lost: type {command} to go on." in result.stderr
+
+
+def test_a_reader_who_leaves_early_causes_no_noise() -> None:
+    read, write = os.pipe()
+    os.close(read)
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "sfumato", "--help"],
+            stdout=write,
+            stderr=subprocess.PIPE,
+            timeout=60,
+        )
+    finally:
+        os.close(write)
+    assert done.stderr == b""

@@ -1,0 +1,351 @@
+"""Whole runs on the command line: plan, fit, sample, evaluate, report, demo on the 8×8 digits with tiny settings."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+
+from sfumato import cli
+from sfumato.errors import DataUnavailable
+
+TINY = ("--set", "features=64", "--set", "steps=20")
+BUDGET = ("--epsilon", "5", "--delta", "1e-5")
+FIT = ("fit", "merf", "--data", "digits:train", *BUDGET, *TINY)
+
+
+def run(*args: str | Path) -> Result:
+    return CliRunner().invoke(cli.app, [str(a) for a in args])
+
+
+def succeed(*args: str | Path) -> Result:
+    result = run(*args)
+    assert result.exit_code == 0, result.stderr
+    return result
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {
+        str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()
+    }
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("cli") / "run"
+    succeed(*FIT, "--out", out, "--quiet")
+    return out
+
+
+# ── methods and plan ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_methods_lists_what_can_be_fitted() -> None:
+    table = succeed("methods").stdout
+    listed = json.loads(succeed("methods", "--json").stdout)
+    assert "merf" in {entry["name"] for entry in listed}
+    for entry in listed:
+        assert entry["name"] in table
+        assert {"title", "paper", "kinds", "needs_public", "sound", "summary"} <= set(entry)
+
+
+def test_a_method_shows_its_settings_with_type_default_and_help() -> None:
+    shown = succeed("methods", "merf").stdout
+    parameters = json.loads(succeed("methods", "merf", "--json").stdout)["parameters"]
+    assert parameters
+    for parameter in parameters:
+        assert parameter["name"] in shown
+        assert parameter["help"]
+        assert parameter["type"]
+
+
+def test_plan_promises_the_statement_that_fit_gives(finished: Path) -> None:
+    plan = json.loads(
+        succeed("plan", "merf", "--data", "digits:train", *BUDGET, *TINY, "--json").stdout
+    )
+    statement = json.loads((finished / "statement.json").read_text())
+    assert plan["epsilon"] <= 5
+    assert plan["epsilon"] == pytest.approx(statement["epsilon"])
+    for promised, given in zip(plan["releases"], statement["releases"], strict=True):
+        for key in ("label", "bound", "sensitivity", "noise_std", "event"):
+            assert promised[key] == given[key]
+
+
+def test_plan_reads_no_row_and_fetches_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SFUMATO_CACHE", str(tmp_path / "empty"))
+    shown = succeed("plan", "merf", "--data", "fashion-mnist:train", *BUDGET).stdout
+    assert "No row was read" in shown
+    assert not (tmp_path / "empty").exists()
+
+
+def test_less_epsilon_means_more_noise() -> None:
+    noise = [
+        json.loads(
+            succeed(
+                "plan",
+                "merf",
+                "--data",
+                "digits:train",
+                "--epsilon",
+                e,
+                "--delta",
+                "1e-5",
+                "--json",
+            ).stdout
+        )["noise_multiplier"]
+        for e in ("0.5", "1", "8")
+    ]
+    assert noise[0] > noise[1] > noise[2]
+
+
+@pytest.mark.parametrize(
+    ("neighbours", "warns"), [("zero-out", True), ("replace-one", True), ("add-remove", False)]
+)
+def test_delta_of_one_over_n_warns_only_where_n_is_public(neighbours: str, warns: bool) -> None:
+    words = ("plan", "merf", "--data", "digits:train", "--epsilon", "1", "--neighbours", neighbours)
+    loose = succeed(*words, "--delta", "0.001", "--json")
+    assert ("Warning" in loose.stderr) is warns
+    json.loads(loose.stdout)
+    assert succeed(*words, "--delta", "1e-5").stderr == ""
+
+
+# ── fit ───────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_run_folder_holds_what_is_promised(finished: Path) -> None:
+    names = set(files(finished))
+    assert {"config.json", "statement.json", "generator.safetensors", "log.jsonl"} <= names
+    assert "samples.png" in names
+    assert any(n.startswith("release/") and n.endswith(".safetensors") for n in names)
+    assert not any(n.endswith((".part", ".pkl", ".pt", ".pickle")) for n in names)
+    config = json.loads((finished / "config.json").read_text())
+    assert config["method"] == "merf"
+    assert config["budget"] == {"epsilon": 5.0, "delta": 1e-5, "neighbours": "zero-out"}
+
+
+def test_fit_refuses_to_touch_a_finished_run(finished: Path) -> None:
+    before = files(finished)
+    result = run(*FIT, "--out", finished)
+    assert result.exit_code == 6
+    assert "--resume" in result.stderr
+    assert files(finished) == before
+
+
+def test_resume_with_another_budget_is_a_conflict(finished: Path) -> None:
+    words = list(FIT)
+    words[words.index("--epsilon") + 1] = "9"
+    before = files(finished)
+    result = run(*words, "--out", finished, "--resume")
+    assert result.exit_code == 6
+    assert result.stderr.startswith("Error: ")
+    assert files(finished) == before
+
+
+def test_fit_prints_json_and_nothing_else_for_a_script(tmp_path: Path) -> None:
+    result = succeed(*FIT, "--out", tmp_path / "new", "--json")
+    printed = json.loads(result.stdout)
+    assert printed["run"] == str(tmp_path / "new")
+    assert printed["statement"] == json.loads((tmp_path / "new" / "statement.json").read_text())
+
+
+def test_fit_quietly_prints_the_run_and_says_nothing(tmp_path: Path) -> None:
+    result = succeed(*FIT, "--out", tmp_path / "new", "--quiet")
+    assert result.stdout.strip() == str(tmp_path / "new")
+    assert result.stderr == ""
+
+
+def test_add_remove_never_tells_the_number_of_records(tmp_path: Path) -> None:
+    out = tmp_path / "new"
+    result = succeed(*FIT, "--out", out, "--neighbours", "add-remove", "--delta", "1e-3")
+    for text in (result.output, (out / "config.json").read_text(), (out / "log.jsonl").read_text()):
+        assert "1437" not in text
+        assert "1,437" not in text
+
+
+def test_kill_and_resume_spend_nothing_twice(tmp_path: Path) -> None:
+    out = tmp_path / "new"
+    words = [w if w != "steps=20" else "steps=100000" for w in FIT]
+    command = [sys.executable, "-m", "sfumato", *words, "--out", str(out), "--quiet"]
+    child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        _wait_for(lambda: any(out.glob("release/*.safetensors")), child)
+        child.send_signal(signal.SIGINT)
+        _, told = child.communicate(timeout=60)
+    finally:
+        child.kill()
+    assert child.returncode == 130
+    assert "Interrupted; nothing is lost" in told
+    assert told.strip().endswith("--resume to go on.")
+    released = {n: b for n, b in files(out).items() if n.startswith("release/")}
+
+    again = subprocess.Popen([*command, "--resume"], stderr=subprocess.PIPE, text=True)
+    try:
+        time.sleep(4)
+        assert again.poll() is None, again.communicate()[1]
+    finally:
+        os.kill(again.pid, signal.SIGKILL)
+        again.communicate()
+    assert {n: b for n, b in files(out).items() if n.startswith("release/")} == released
+
+
+def _wait_for(ready: Any, child: subprocess.Popen[str]) -> None:
+    deadline = time.monotonic() + 60
+    while not ready():
+        assert child.poll() is None, child.communicate()[1]
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+# ── sample ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_sample_writes_images_and_labels(finished: Path, tmp_path: Path) -> None:
+    result = succeed("sample", finished, "-n", "30", "--out", tmp_path / "s.npz")
+    assert str(tmp_path / "s.npz") in result.stdout
+    with np.load(tmp_path / "s.npz", allow_pickle=False) as arrays:
+        assert arrays["images"].shape == (30, 1, 8, 8)
+        assert arrays["labels"].shape == (30,)
+        assert set(arrays["labels"]) <= set(range(10))
+
+
+def test_the_same_seed_gives_the_same_sample_and_another_another(
+    finished: Path, tmp_path: Path
+) -> None:
+    for name, seed in (("a", "1"), ("b", "1"), ("c", "2")):
+        succeed("sample", finished, "-n", "20", "--seed", seed, "--out", tmp_path / f"{name}.npz")
+    a, b, c = (np.load(tmp_path / f"{n}.npz", allow_pickle=False)["images"] for n in "abc")
+    assert np.array_equal(a, b)
+    assert not np.array_equal(a, c)
+
+
+@pytest.mark.parametrize("name", ["s.csv", "s.parquet", "folder"])
+def test_sample_writes_every_format(finished: Path, tmp_path: Path, name: str) -> None:
+    succeed("sample", finished, "-n", "12", "--out", tmp_path / name, "--quiet")
+    made = tmp_path / name
+    assert len(list(made.rglob("*.png"))) == 12 if name == "folder" else made.stat().st_size > 0
+
+
+def test_sample_replaces_a_file_only_when_told_to(finished: Path, tmp_path: Path) -> None:
+    mine = tmp_path / "private.npz"
+    mine.write_bytes(b"mine")
+    refused = run("sample", finished, "-n", "5", "--out", mine)
+    assert refused.exit_code == 6
+    assert mine.read_bytes() == b"mine"
+    succeed("sample", finished, "-n", "5", "--out", mine, "--overwrite")
+    assert mine.read_bytes() != b"mine"
+
+
+def test_an_unfinished_run_cannot_be_sampled(finished: Path, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_bytes((finished / "config.json").read_bytes())
+    for words in (
+        ("sample", tmp_path, "-n", "5", "--out", tmp_path / "s.npz"),
+        ("report", tmp_path),
+    ):
+        result = run(*words)
+        assert result.exit_code == 2
+        assert "--resume" in result.stderr
+
+
+@pytest.mark.parametrize("damage", ["truncate", "garbage"])
+def test_a_damaged_generator_is_named(finished: Path, tmp_path: Path, damage: str) -> None:
+    for name, content in files(finished).items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(content)
+    path = tmp_path / "generator.safetensors"
+    path.write_bytes(path.read_bytes()[:100] if damage == "truncate" else b"\x00" * 500)
+    result = run("sample", tmp_path, "-n", "5", "--out", tmp_path / "s.npz")
+    assert result.exit_code == 5
+    assert len(result.stderr.strip().splitlines()) == 1
+    assert "generator.safetensors" in result.stderr
+
+
+# ── evaluate and report ───────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture(scope="module")
+def judged(finished: Path) -> dict[str, Any]:
+    """The evaluation in a process of its own, so that stray prints of any library would show."""
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "sfumato", "evaluate", str(finished)),
+            *("--real", "digits:test", "-n", "200", "--json"),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_evaluate_prints_json_only_and_keeps_it(judged: dict[str, Any], finished: Path) -> None:
+    named = {metric["name"]: metric for metric in judged["metrics"]}
+    assert {"accuracy.logreg", "accuracy.mlp", "accuracy.cnn"} <= set(named)
+    for metric in named.values():
+        assert "digits:test" in metric["source"]
+    assert 0 <= named["accuracy.logreg"]["value"] <= 1
+    assert judged["synthetic"] == {"n": 200, "seed": 0}
+    assert json.loads((finished / "metrics.json").read_text()) == judged
+
+
+def test_a_saved_sample_can_be_judged_too(finished: Path, tmp_path: Path) -> None:
+    succeed("sample", finished, "-n", "200", "--out", tmp_path / "s.npz", "--quiet")
+    result = succeed("evaluate", tmp_path / "s.npz", "--real", "digits:test", "--quiet")
+    assert "accuracy.logreg" in result.stdout
+    assert not (tmp_path / "metrics.json").exists()
+
+
+def test_a_report_is_written_and_named(finished: Path, judged: dict[str, Any]) -> None:
+    result = succeed("report", finished)
+    assert result.stdout.strip() == str(finished / "report.html")
+    for suffix in ("html", "md", "json"):
+        assert (finished / f"report.{suffix}").stat().st_size > 0
+
+
+# ── demo ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def no_fashion(spec: Any, progress: Any, **facts: Any) -> Any:
+    from sfumato.data import load
+
+    if str(spec).startswith("fashion-mnist"):
+        raise DataUnavailable("Nobody answered; try again later.")
+    return load(spec, progress=progress, **facts)
+
+
+def test_demo_without_a_network_goes_on_with_digits_and_is_quick_the_second_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "demo"
+    monkeypatch.setattr(cli, "_load", no_fashion)
+    first = succeed("demo", "--out", out, *TINY)
+    assert "goes on with digits" in first.stderr
+    for name in ("report.html", "statement.json", "samples.png"):
+        assert str(out / name) in first.stdout
+    assert "sfumato sample" in first.stdout
+    kept = {n: b for n, b in files(out).items() if not n.startswith("report")}
+
+    second = succeed("demo", "--out", out, *TINY)
+    assert "fitting is skipped" in second.stderr
+    assert {n: b for n, b in files(out).items() if not n.startswith("report")} == kept
+
+
+def test_demo_moves_a_demo_of_other_settings_aside(finished: Path, tmp_path: Path) -> None:
+    out = tmp_path / "demo"
+    budget = ("--epsilon", "1", "--delta", "1e-5")
+    succeed("fit", "merf", "--data", "digits:train", *budget, *TINY, "--out", out, "--quiet")
+    result = succeed("demo", "--data", "digits", "--out", out, *TINY, "--set", "batch_size=50")
+    assert "demo.1" in result.stderr
+    assert (tmp_path / "demo.1" / "generator.safetensors").exists()
+    assert (out / "report.html").exists()

@@ -1,0 +1,288 @@
+"""Named data sets: known without a download, fetched whole or not at all, checked byte by byte."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import http.server
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sfumato.data import fetch, list_named, load, named, schema_of
+from sfumato.data.fetch import Built, NpmPackage, SourceFailed, Web, ensure
+from sfumato.errors import BadInput, DataUnavailable
+from sfumato.progress import Progress
+
+CONTENT = {"a.bin": b"alpha" * 1000, "b.bin": b"beta" * 500}
+FILES = {name: hashlib.sha256(data).hexdigest() for name, data in CONTENT.items()}
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("SFUMATO_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "data" / "toy"
+
+
+@dataclass
+class Fake:
+    """A source that writes what it is told, or fails halfway."""
+
+    content: dict[str, bytes]
+    failure: BaseException | None = None
+    about: str = "a fake"
+    calls: list[Path] = field(default_factory=list)
+
+    def fetch(self, workshop: Path, names: tuple[str, ...], progress: Progress) -> None:
+        self.calls.append(workshop)
+        for name in names:
+            (workshop / name).write_bytes(self.content.get(name, b""))
+            if self.failure is not None:
+                raise self.failure
+
+
+def left_in(folder: Path) -> set[str]:
+    return {file.name for file in folder.iterdir()} - {".lock", "verified.json"}
+
+
+# ------------------------------------------------------------------------------------------ names
+
+
+def test_public_facts_of_named_sets_need_no_download(cache: Path) -> None:
+    schema, size = schema_of("fashion-mnist:test")
+    assert (schema.shape, schema.n_classes, size) == ((1, 28, 28), 10, 10_000)
+    assert schema_of("fashion-mnist") == schema_of("fashion-mnist:train")
+    assert not cache.parent.exists()
+    for entry in list_named():
+        assert entry.licence
+        assert entry.sources
+        assert all(len(sha) == 64 for sha in entry.files.values())
+        assert schema_of(entry.name) == (entry.schema, entry.sizes[entry.splits[0]])
+
+
+@pytest.mark.parametrize(
+    ("spec", "hint"),
+    [
+        ("fashon-mnist", "did you mean fashion-mnist"),
+        ("fashionmnist:train", "did you mean fashion-mnist"),
+        ("digit", "did you mean digits"),
+        ("zzz", "known names are fashion-mnist, mnist, digits"),
+        ("digits:valid", "digits:train or digits:test"),
+        ("digits:", "digits:train or digits:test"),
+    ],
+)
+def test_an_unknown_name_is_answered_with_the_nearest_ones(spec: str, hint: str) -> None:
+    for ask in (load, schema_of):
+        with pytest.raises(BadInput, match=hint):
+            ask(spec)
+
+
+def test_the_facts_of_a_named_set_cannot_be_overruled() -> None:
+    with pytest.raises(BadInput, match="fixed"):
+        load("digits", image_size=16)
+
+
+def test_digits_are_the_real_ones_split_by_every_fifth(cache: Path) -> None:
+    from sklearn.datasets import load_digits
+
+    raw = load_digits()
+    test = np.arange(1797) % 5 == 0
+    for split, chosen in (("train", ~test), ("test", test)):
+        data = load(f"digits:{split}")
+        assert data.name == f"digits:{split}"
+        assert (data.schema, len(data)) == schema_of(data.name)
+        assert np.array_equal(np.rint(data.images[:, 0] * (16 / 255)), raw.images[chosen])
+        assert np.array_equal(data.labels, raw.target[chosen])  # type: ignore[arg-type]
+        assert data.random_access
+        data.check()
+
+
+# --------------------------------------------------------------------------------------- fetching
+
+
+def test_a_fetched_set_is_cached_and_not_fetched_again(cache: Path) -> None:
+    source = Fake(CONTENT)
+    for _ in range(3):
+        assert ensure("toy", FILES, (source,)) == cache
+    assert len(source.calls) == 1
+    assert left_in(cache) == set(FILES)
+    assert (cache / "a.bin").read_bytes() == CONTENT["a.bin"]
+
+
+def test_wrong_bytes_are_refused_and_the_next_source_is_asked(cache: Path) -> None:
+    wrong = Fake({**CONTENT, "b.bin": b"tampered"}, about="a mirror")
+    with pytest.raises(DataUnavailable) as caught:
+        ensure("toy", FILES, (wrong,))
+    assert "a mirror: b.bin has another SHA-256" in str(caught.value)
+    assert str(cache) in str(caught.value)
+    assert left_in(cache) == set(), "not even the good file is kept from a bad source"
+    ensure("toy", FILES, (wrong, Fake(CONTENT)))
+    assert left_in(cache) == set(FILES)
+
+
+@pytest.mark.parametrize("failure", [KeyboardInterrupt(), SourceFailed("it broke"), MemoryError()])
+def test_an_interrupted_fetch_leaves_no_half_file(cache: Path, failure: BaseException) -> None:
+    kind = DataUnavailable if isinstance(failure, SourceFailed) else type(failure)
+    with pytest.raises(kind):
+        ensure("toy", FILES, (Fake(CONTENT, failure),))
+    assert left_in(cache) == set()
+    assert not (cache / "verified.json").exists()
+
+
+def test_the_leftovers_of_a_killed_process_are_swept_away(cache: Path) -> None:
+    (cache / ".fetch-dead").mkdir(parents=True)
+    (cache / ".fetch-dead" / "a.bin").write_bytes(b"half")
+    ensure("toy", FILES, (Fake(CONTENT),))
+    assert left_in(cache) == set(FILES)
+
+
+def test_a_file_that_changed_in_the_cache_is_noticed(cache: Path) -> None:
+    ensure("toy", FILES, (Fake(CONTENT),))
+    (cache / "a.bin").write_bytes(b"x" * 5000)
+    source = Fake(CONTENT)
+    ensure("toy", FILES, (source,))
+    assert len(source.calls) == 1
+    assert (cache / "a.bin").read_bytes() == CONTENT["a.bin"]
+    (cache / "verified.json").write_text("{")
+    ensure("toy", FILES, (source,))
+    assert len(source.calls) == 1, "whole files need only a new receipt"
+
+
+def test_files_placed_by_hand_are_used_after_a_check(cache: Path) -> None:
+    cache.mkdir(parents=True)
+    (cache / "a.bin").write_bytes(CONTENT["a.bin"])
+    (cache / "b.bin.gz").write_bytes(gzip.compress(CONTENT["b.bin"]))
+    ensure("toy", FILES, ())
+    assert (cache / "b.bin").read_bytes() == CONTENT["b.bin"]
+    (cache / "verified.json").unlink()
+    (cache / "b.bin").write_bytes(b"something else")
+    with pytest.raises(DataUnavailable, match=r"the cache folder: b\.bin has another SHA-256"):
+        ensure("toy", FILES, ())
+
+
+def test_many_at_once_fetch_once(cache: Path) -> None:
+    source = Fake(CONTENT)
+    found: list[Path] = []
+    threads = [
+        threading.Thread(target=lambda: found.append(ensure("toy", FILES, (source,))))
+        for _ in range(6)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [cache] * 6
+    assert len(source.calls) == 1
+
+
+def test_a_cache_that_cannot_be_written_to_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("SFUMATO_CACHE", str(tmp_path / "file"))
+    with pytest.raises(BadInput, match="SFUMATO_CACHE"):
+        ensure("toy", FILES, (Fake(CONTENT),))
+
+
+def test_tools_that_are_absent_or_fail_are_reasons_not_crashes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(SourceFailed, match="not installed"):
+        fetch.run_tool(["no-such-tool-here"], tmp_path)
+    with pytest.raises(SourceFailed, match="failed"):
+        fetch.run_tool(["false"], tmp_path)
+    monkeypatch.setattr(fetch, "TOOL_SECONDS", 0.05)
+    with pytest.raises(SourceFailed, match="in time"):
+        fetch.run_tool(["sleep", "5"], tmp_path)
+    monkeypatch.setattr(
+        fetch, "run_tool", lambda _, folder: (folder / "x.tgz").write_bytes(b"other")
+    )
+    with pytest.raises(SourceFailed, match="another SHA-256"):
+        NpmPackage("toy@1", "0" * 64, "package").fetch(tmp_path, tuple(FILES), Progress())
+
+    def needs_a_package(_: Path) -> None:
+        raise ImportError(name="nothing")
+
+    with pytest.raises(SourceFailed, match="nothing is not installed"):
+        Built("a build", needs_a_package).fetch(tmp_path, tuple(FILES), Progress())
+
+
+# ------------------------------------------------------------------------ a server on this machine
+
+
+class _Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        name = self.path.rsplit("/", 1)[1].removesuffix(".gz")
+        if name not in CONTENT:
+            self.send_error(404)
+            return
+        data = gzip.compress(CONTENT[name])
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        broken = "/broken/" in self.path and name == "b.bin"
+        self.wfile.write(data[: len(data) // 2] if broken else data)
+
+    def log_message(self, *_: object) -> None:
+        return
+
+
+@pytest.fixture
+def server() -> Iterator[str]:
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Handler) as running:
+        thread = threading.Thread(target=running.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{running.server_port}"
+        running.shutdown()
+        thread.join()
+
+
+def test_files_come_over_http_and_a_cut_connection_leaves_nothing(
+    cache: Path, server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("no_proxy", "*")
+    with pytest.raises(DataUnavailable, match="damaged|broke off"):
+        ensure("toy", FILES, (Web(f"{server}/broken/"),))
+    assert left_in(cache) == set()
+    with pytest.raises(DataUnavailable, match="answered 404"):
+        ensure("toy", {"c.bin": "0" * 64}, (Web(f"{server}/"),))
+    with pytest.raises(DataUnavailable, match="no connection"):
+        ensure("toy", FILES, (Web("http://127.0.0.1:9/"),))
+    ensure("toy", FILES, (Web(f"{server}/whole/"),))
+    assert (cache / "b.bin").read_bytes() == CONTENT["b.bin"]
+
+
+# ------------------------------------------------------------------------------ the real thing
+
+
+@pytest.mark.network
+@pytest.mark.parametrize("name", ["fashion-mnist", "mnist"])
+def test_each_source_that_answers_gives_the_registered_bytes(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entry = named.find_named(name)
+    assert entry is not None
+    answered = []
+    for index, source in enumerate(entry[0].sources):
+        monkeypatch.setenv("SFUMATO_CACHE", str(tmp_path / str(index)))
+        try:
+            ensure(name, entry[0].files, (source,))
+            answered.append(source.about)
+        except DataUnavailable as error:
+            assert "SHA-256" not in str(error), error
+    assert answered
+    assert len(load(f"{name}:train")) == 60_000
+
+
+@pytest.mark.network
+def test_fashion_mnist_is_the_published_one() -> None:
+    train, test = load("fashion-mnist:train"), load("fashion-mnist:test")
+    assert np.bincount(train.labels).tolist() == [6000] * 10  # type: ignore[arg-type]
+    assert np.bincount(test.labels).tolist() == [1000] * 10  # type: ignore[arg-type]
+    # The mean and spread that everybody normalises Fashion-MNIST with.
+    assert train.images.mean() / 255 == pytest.approx(0.2860, abs=1e-4)
+    assert train.images.std() / 255 == pytest.approx(0.3530, abs=1e-4)
