@@ -69,7 +69,7 @@ lint: setup ## style, types and the direction of imports
 	@"$(PY)" -m ruff check .
 	@"$(PY)" -m ruff format --check .
 	@"$(PY)" -m mypy
-	@"$(VENV)/bin/lint-imports"
+	@"$(VENV)/bin/lint-imports" --no-logo
 
 docs: setup-docs ## build the documentation into site/
 	@NO_MKDOCS_2_WARNING=1 "$(PY)" -m mkdocs build --strict --quiet

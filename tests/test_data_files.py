@@ -57,9 +57,11 @@ names = st.text(st.characters(categories=("L", "N", "P", "S")), min_size=1, max_
 
 @st.composite
 def image_sets(draw: st.DrawFn) -> Dataset:
-    shape = (draw(st.integers(1, 6)), draw(st.sampled_from([1, 3])), *draw(
-        st.tuples(st.integers(1, 5), st.integers(1, 5))
-    ))
+    shape = (
+        draw(st.integers(1, 6)),
+        draw(st.sampled_from([1, 3])),
+        *draw(st.tuples(st.integers(1, 5), st.integers(1, 5))),
+    )
     if draw(st.booleans()):
         images = draw(hnp.arrays(np.uint8, shape))
     else:
@@ -549,9 +551,10 @@ def peak_of(data: Dataset, size: int) -> tuple[int, int]:
 def test_a_compressed_npz_streams_in_constant_memory(tmp_path: Path) -> None:
     path = tmp_path / "big.npz"
     row = RNG.integers(0, 256, (64, 64), dtype=np.uint8)
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive, archive.open(
-        "images.npy", "w"
-    ) as stream:
+    with (
+        zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive,
+        archive.open("images.npy", "w") as stream,
+    ):
         header = {"descr": "|u1", "fortran_order": False, "shape": (16000, 64, 64)}
         np.lib.format.write_array_header_1_0(stream, header)
         for _ in range(16):

@@ -245,7 +245,7 @@ def test_files_come_over_http_and_a_cut_connection_leaves_nothing(
     cache: Path, server: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("no_proxy", "*")
-    with pytest.raises(DataUnavailable, match="damaged|broke off"):
+    with pytest.raises(DataUnavailable, match=r"damaged|broke off"):
         ensure("toy", FILES, (Web(f"{server}/broken/"),))
     assert left_in(cache) == set()
     with pytest.raises(DataUnavailable, match="answered 404"):
@@ -273,7 +273,8 @@ def test_each_source_that_answers_gives_the_registered_bytes(
             ensure(name, entry[0].files, (source,))
             answered.append(source.about)
         except DataUnavailable as error:
-            assert "SHA-256" not in str(error), error
+            if "SHA-256" in str(error):
+                raise
     assert answered
     assert len(load(f"{name}:train")) == 60_000
 

@@ -103,7 +103,10 @@ AGE = {"name": "age", "kind": "numerical", "low": 0, "high": 1}
         {"kind": "table", "columns": [AGE | {"missing": "yes"}]},
         {"kind": "table", "columns": [{"name": "x", "kind": "categorical"}]},
         {"kind": "table", "columns": [{"name": "x", "kind": "ordinal", "categories": ["a", "a"]}]},
-        {"kind": "table", "columns": [{"name": "x", "kind": "ordinal", "categories": ["a"], "low": 0}]},
+        {
+            "kind": "table",
+            "columns": [{"name": "x", "kind": "ordinal", "categories": ["a"], "low": 0}],
+        },
     ],
 )
 def test_a_schema_that_contradicts_itself_is_refused_with_a_sentence(facts: Any) -> None:

@@ -54,19 +54,7 @@ DEMO_FALLBACK = "digits"
 NEIGHBOURS = ("zero-out", "add-remove", "replace-one")
 FILE_FORMATS = (".npz", ".csv", ".parquet")
 # A folder may be called anything, but these endings show that a file was meant.
-NOT_FORMATS = (
-    ".npy",
-    ".png",
-    ".jpg",
-    ".jpeg",
-    ".zip",
-    ".gz",
-    ".json",
-    ".pt",
-    ".pth",
-    ".h5",
-    ".txt",
-)
+NOT_FORMATS = (".npy", ".png", ".jpg", ".jpeg", ".zip", ".gz", ".json", ".pt", ".pth", ".h5")
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -121,15 +109,15 @@ def _say(text: str) -> None:
 def _explain(error: BaseException, args: list[str]) -> int:
     """Say on standard error, in one sentence, why the command ended; returns the exit code."""
     again = shlex.join(["sfumato", *args])
+    if next((a for a in args if not a.startswith("-")), "") == "fit" and "--resume" not in args:
+        again += " --resume"
     if isinstance(error, click.exceptions.Exit):
         return error.exit_code
     if isinstance(error, SfumatoError):
         _say(f"Error: {_one_line(error)}")
         return error.exit_code
     if isinstance(error, KeyboardInterrupt | click.Abort):
-        can_resume = "fit" in args and "--resume" not in args
-        command = f"{again} --resume" if can_resume else again
-        _say(f"Interrupted; nothing is lost: type {command} to go on.")
+        _say(f"Interrupted; nothing is lost: type {again} to go on.")
         return INTERRUPTED
     if isinstance(error, click.ClickException):
         message = _one_line(error.format_message()).rstrip(".")
@@ -144,7 +132,7 @@ def _explain(error: BaseException, args: list[str]) -> int:
         return 1
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         where = f" while writing {error.filename}" if error.filename else ""
-        _say(f"Error: The disk is full{where}; free some space and type {again} again.")
+        _say(f"Error: The disk is full{where}; free some space and type {again} to go on.")
         return OUT_OF_RESOURCES
     if _is_out_of_memory(error):
         _say(
@@ -236,7 +224,7 @@ _set_option = click.option(
 )
 _seed_option = click.option(
     "--seed",
-    type=click.IntRange(0),
+    type=click.IntRange(0, 2**32 - 1),
     default=0,
     show_default=True,
     help="Public randomness only; the noise never comes from a seed.",
@@ -300,7 +288,7 @@ def _facts(
     }
     if classes is not None:
         text = classes.strip()
-        if text.isdigit():
+        if text.isascii() and text.isdigit():
             facts["classes"] = int(text)
         else:
             names = [name.strip() for name in text.split(",")]
@@ -440,7 +428,10 @@ def methods(name: str | None, as_json: bool) -> None:
     click.echo(info.summary)
     _print_table(
         ("Setting (--set)", "Type", "Default", "Meaning"),
-        [(p.name, p.type, str(p.default), p.help) for p in parameters],
+        [
+            (p.name, p.type, "auto" if p.default is None else str(p.default), p.help)
+            for p in parameters
+        ],
     )
 
 
@@ -495,7 +486,7 @@ def plan(
         return
     click.echo(
         f"{method} on {spec} would spend ε = {spent:.4g} at δ = {budget.delta:g} "
-        f"({budget.neighbours.value}: {budget.neighbours.meaning}) on:"
+        f"under {budget.neighbours.value}, where {budget.neighbours.meaning}, on:"
     )
     _print_table(
         (
@@ -586,7 +577,7 @@ def fit(
         click.echo(out)
         return
     click.echo(f"Made {out}: a generator by {method} from {spec}.")
-    click.echo(statement.paragraph())
+    click.echo(click.wrap_text(statement.paragraph(), width=100))
     real = spec.removesuffix(":train") + ":test" if spec.endswith(":train") else "REAL"
     click.echo("Next:")
     click.echo(f"  sfumato sample {shlex.quote(str(out))} -n 10000 --out synthetic.npz")
@@ -719,7 +710,9 @@ def evaluate(
             (
                 metric["name"],
                 f"{metric['value']:.4f}",
-                "–" if metric.get("low") is None else f"{metric['low']:.4f} – {metric['high']:.4f}",
+                "–"
+                if metric["low"] == metric["high"]
+                else f"{metric['low']:.4f} – {metric['high']:.4f}",
                 metric["source"],
             )
             for metric in result["metrics"]
@@ -858,7 +851,7 @@ def demo(out: Path, name: str, settings: tuple[str, ...], quiet: bool) -> None:
         if state == "started":
             progress.note(f"Going on with the unfinished run in {out}.")
         synthesizer.fit(data, budget, out=out, resume=state == "started", progress=progress)
-    result = _known_metrics(out)
+    result = _known_metrics(out, f"{name}:test")
     if result is None:
         result = _evaluate(str(out), f"{name}:test", None, DEMO_SEED, progress, {})
     else:
@@ -919,17 +912,22 @@ def _move_aside(out: Path) -> Path:
     return moved
 
 
-def _known_metrics(run: Path) -> dict[str, Any] | None:
-    """The metrics of a run, unless they are missing, damaged or older than its generator."""
+def _known_metrics(run: Path, real: str) -> dict[str, Any] | None:
+    """What was measured on `real`, unless it is missing, damaged or older than the run's generator."""
     path = run / "metrics.json"
     try:
         if path.stat().st_mtime < (run / "generator.safetensors").stat().st_mtime:
             return None
-        metrics = read_json(path)
-        return metrics if metrics["metrics"] else None
+        known: dict[str, Any] = read_json(path)
+        sources = [metric["source"] for metric in known["metrics"]]
+        return known if sources and all(f"{real} " in source for source in sources) else None
     except (OSError, SfumatoError, KeyError, TypeError):
         return None
 
 
 def main() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        # A terminal that cannot show ε shows a question mark; it must not end the command.
+        with contextlib.suppress(AttributeError, ValueError):
+            stream.reconfigure(errors="replace")  # type: ignore[union-attr]
     app.main()

@@ -37,9 +37,10 @@ class CountedByClass(FeatureMap):
         self.non_negative = phi.non_negative
 
     def __call__(self, batch: Batch) -> Tensor:
-        rows = self.phi(batch)  # (n, dim), often the view of a transposed block
-        constant = rows.new_full((1, len(rows)), self.count_weight)
-        return torch.cat([rows.T, constant]).T
+        block = torch.empty(self.dim, len(batch))
+        self.phi.into(batch, block[:-1])
+        block[-1] = self.count_weight
+        return block.T
 
     def segment_of(self, batch: Batch) -> Tensor | None:
         return batch.labels if self.labelled else None

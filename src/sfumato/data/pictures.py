@@ -8,7 +8,9 @@ from PIL import Image
 from sfumato.data.dataset import Dataset
 
 
-def sample_grid(dataset: Dataset, per_class: int = 10, *, pad: int = 2, least_height: int = 44) -> Image.Image:
+def sample_grid(
+    dataset: Dataset, per_class: int = 10, *, pad: int = 2, least_height: int = 44
+) -> Image.Image:
     """One row a class with `per_class` images each (unlabelled: ten rows), small images enlarged without smoothing.
 
     A class with fewer images leaves the rest of its row blank.

@@ -256,7 +256,8 @@ class TableFile(StreamSource):
     def _parquet_pieces(self, size: int) -> Iterator[pa.Table]:
         names = column_names(self.schema)
         # One row group at a time, each through a small buffer: Arrow would read far ahead.
-        with self._reading(), pq.ParquetFile(self.path, buffer_size=1 << 20) as file:
+        options = {"buffer_size": 1 << 16, "pre_buffer": False}
+        with self._reading(), pq.ParquetFile(self.path, **options) as file:
             for group in range(file.num_row_groups):
                 for batch in file.iter_batches(
                     min(size, 8192), row_groups=[group], columns=names, use_threads=False

@@ -22,7 +22,9 @@ def logreg(comparison: Comparison, seed: int, step: Step) -> Measurement:
     return _accuracy(comparison, LogisticRegression(seed), step)
 
 
-@register("accuracy.mlp", "accuracy of a perceptron (100 hidden units) trained on the synthetic data")
+@register(
+    "accuracy.mlp", "accuracy of a perceptron (100 hidden units) trained on the synthetic data"
+)
 def mlp(comparison: Comparison, seed: int, step: Step) -> Measurement:
     return _accuracy(comparison, Perceptron(seed), step)
 

@@ -8,8 +8,10 @@ of real records, NOT COVERED by ε, and each metric carries that sentence in its
 from __future__ import annotations
 
 import math
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cached_property
@@ -19,7 +21,7 @@ import torch
 
 from sfumato.data import Dataset, Schema
 from sfumato.errors import BadInput
-from sfumato.progress import Progress
+from sfumato.progress import Progress, Stage
 
 Step = Callable[[float], None]
 
@@ -55,6 +57,12 @@ class Evaluation:
     metrics: tuple[Metric, ...]
     n: int  # synthetic records
     seed: int
+
+    def __iter__(self) -> Iterator[Metric]:
+        return iter(self.metrics)
+
+    def __len__(self) -> int:
+        return len(self.metrics)
 
     def __getitem__(self, name: str) -> Metric:
         for metric in self.metrics:
@@ -117,6 +125,10 @@ class Comparison:
         """Rows as float32 (images in [0, 1]) and labels int64."""
         return _read(self._real, "real")
 
+    def read(self) -> None:
+        """Read both sets now; what is wrong with them shows before any work is done."""
+        _ = self.synthetic, self.real
+
     def source(self) -> str:
         return f"real data {self._real.name} ({len(self._real):,} records); not covered by ε"
 
@@ -174,24 +186,55 @@ def evaluate(
         raise BadInput(f"The seed is {seed!r}; pass a whole number from 0 to 4294967295.")
     chosen = _choose(metrics, real.schema)
     comparison = Comparison(synthetic, real)
+    comparison.read()
     progress = progress or Progress()
-    found = []
-    for info in chosen:
+    threads = torch.get_num_threads()
+    cancelled = threading.Event()
+
+    # One thread a metric and the metrics side by side: small matrices gain little from more threads and lose much
+    # when the cores are shared, and results do not depend on the number of cores.
+    def compute(info: MetricInfo, stage: Stage) -> Metric:
+        torch.set_num_threads(1)
+
+        def step(share: float) -> None:
+            if cancelled.is_set():
+                raise _CancelledError
+            stage.advance(share)
+
         start = time.perf_counter()
-        with progress.stage(info.name, 1.0) as stage:
-            measured = info.measure(comparison, seed, stage.advance)
-        found.append(
-            Metric(
-                name=info.name,
-                value=measured.value,
-                low=measured.low,
-                high=measured.high,
-                source=comparison.source(),
-                seconds=time.perf_counter() - start,
-                note=measured.note,
-            )
+        found = info.measure(comparison, seed, step)
+        return Metric(
+            name=info.name,
+            value=found.value,
+            low=found.low,
+            high=found.high,
+            source=comparison.source(),
+            seconds=time.perf_counter() - start,
+            note=found.note,
         )
-    return Evaluation(metrics=tuple(found), n=len(synthetic), seed=seed)
+
+    workers = max(1, min(len(chosen), threads))
+    title = "Evaluating " + ", ".join(info.name for info in chosen)
+    try:
+        with (
+            progress.stage(title, float(len(chosen))) as stage,
+            ThreadPoolExecutor(workers) as pool,
+        ):
+            futures = [pool.submit(compute, info, stage) for info in chosen]
+            try:
+                found = tuple(future.result() for future in futures)
+            except BaseException:
+                # Ctrl-C or an error in one metric: the others stop at their next step.
+                cancelled.set()
+                pool.shutdown(wait=True, cancel_futures=True)
+                raise
+    finally:
+        torch.set_num_threads(threads)
+    return Evaluation(metrics=found, n=len(synthetic), seed=seed)
+
+
+class _CancelledError(Exception):
+    """Raised inside a metric that nobody waits for any more."""
 
 
 def wilson(successes: int, trials: int) -> tuple[float, float]:
@@ -199,7 +242,9 @@ def wilson(successes: int, trials: int) -> tuple[float, float]:
     z = 1.959963984540054
     share = successes / trials
     middle = (share + z * z / (2 * trials)) / (1 + z * z / trials)
-    half = z / (1 + z * z / trials) * math.sqrt(share * (1 - share) / trials + (z / (2 * trials)) ** 2)
+    half = (
+        z / (1 + z * z / trials) * math.sqrt(share * (1 - share) / trials + (z / (2 * trials)) ** 2)
+    )
     # At a share of exactly 0 or 1 the end of the interval is that number; rounding must not pass it.
     return max(0.0, min(share, middle - half)), min(1.0, max(share, middle + half))
 
@@ -211,7 +256,9 @@ def _choose(metrics: Sequence[str] | None, schema: Schema) -> list[MetricInfo]:
         metrics = (metrics,)
     chosen: dict[str, MetricInfo] = {}
     for name in metrics:
-        family = [m for m in _METRICS.values() if m.name.split(".")[0] == name and schema.kind in m.kinds]
+        family = [
+            m for m in _METRICS.values() if m.name.split(".")[0] == name and schema.kind in m.kinds
+        ]
         if name in _METRICS:
             family = [_METRICS[name]]
         if not family:
@@ -291,5 +338,3 @@ def _words(kind: str) -> str:
 def _size(shape: tuple[int, ...]) -> str:
     channels, height, width = shape
     return f"{height}×{width} with {channels} channel{'s' if channels > 1 else ''}"
-
-

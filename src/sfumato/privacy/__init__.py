@@ -1,7 +1,7 @@
 """The wall between private rows and everything else. See `docs/privacy.md`."""
 
 from sfumato.privacy.accounting import Charge, Plan, calibrate, epsilon_of
-from sfumato.privacy.bounding import BoundedSum, FeatureMap
+from sfumato.privacy.bounding import BoundedSum, FeatureMap, enforced_bound
 from sfumato.privacy.budget import Budget, Neighbours
 from sfumato.privacy.ledger import Ledger
 from sfumato.privacy.release import Release, ReleaseStore
@@ -23,5 +23,6 @@ __all__ = [
     "Step",
     "calibrate",
     "charge_of",
+    "enforced_bound",
     "epsilon_of",
 ]

@@ -141,13 +141,20 @@ def _gaussian_mu(plan: Iterable[Charge], neighbours: Neighbours) -> float:
     )
 
 
-def epsilon_of(plan: Plan, delta: float, neighbours: Neighbours) -> float:
-    """ε at δ of the whole plan, an upper bound: exact where no charge is Poisson-sampled."""
+def epsilon_of(plan: Plan, delta: float, neighbours: Neighbours, *, near: float | None = None) -> float:
+    """ε at δ of the whole plan, an upper bound: exact where no charge is Poisson-sampled.
+
+    `near` is about how large the answer will be, if that is known (a ledger near its budget): it saves finding out.
+    """
     if not plan:
         return 0.0
     if all(c.rate == 1.0 for c in plan):
         return epsilon_of_gaussian(_gaussian_mu(plan, neighbours), delta)
+    if near is not None:
+        return _pld_epsilon(plan, delta, neighbours, _grid_for(plan, near))
     rough = _pld_epsilon(plan, delta, neighbours, _GRID_COARSEST)
+    if rough == 0:
+        return 0.0
     return min(rough, _pld_epsilon(plan, delta, neighbours, _grid_for(plan, rough)))
 
 

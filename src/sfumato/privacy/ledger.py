@@ -28,7 +28,7 @@ class Ledger:
         """Write down `charge`, or raise `BudgetExceeded` and write nothing."""
         with self._lock:
             wanted = (*self._charges, charge)
-            cost = epsilon_of(wanted, self.budget.delta, self.budget.neighbours)
+            cost = self._cost(wanted)
             if cost > self.budget.epsilon * _ROUNDING:
                 raise BudgetExceeded(
                     f"Release {charge.label!r} would bring the total to epsilon = {cost:.4g} and the budget is "
@@ -38,4 +38,8 @@ class Ledger:
 
     def spent(self) -> float:
         """ε of everything charged so far, at the budget's δ and relation."""
-        return epsilon_of(self.charges, self.budget.delta, self.budget.neighbours)
+        return self._cost(self.charges)
+
+    def _cost(self, charges: Plan) -> float:
+        # Near the budget's ε, on the very grid that `calibrate` used: what it found to fit is found to fit again.
+        return epsilon_of(charges, self.budget.delta, self.budget.neighbours, near=self.budget.epsilon)

@@ -44,7 +44,12 @@ class PrivacyStatement:
         relations = [Neighbours.ZERO_OUT, Neighbours.REPLACE_ONE]
         if not self.budget.neighbours.size_is_public:
             relations.insert(0, Neighbours.ADD_REMOVE)
-        return {r.value: epsilon_of(self.charges, self.budget.delta, r) for r in relations}
+        return {
+            r.value: self.epsilon
+            if r is self.budget.neighbours
+            else epsilon_of(self.charges, self.budget.delta, r)
+            for r in relations
+        }
 
     @property
     def not_covered(self) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ from sfumato.engines import Engine, LocalEngine
 from sfumato.errors import BadInput, PlanMismatch
 from sfumato.privacy import noise
 from sfumato.privacy.accounting import Charge
-from sfumato.privacy.bounding import BoundedSum, FeatureMap
+from sfumato.privacy.bounding import BoundedSum, FeatureMap, enforced_bound
 from sfumato.privacy.ledger import Ledger
 from sfumato.privacy.release import Release, ReleaseStore
 
@@ -98,7 +98,10 @@ class PrivateData:
     def poisson_steps(
         self, rate: float, steps: int, noise_multiplier: float, *, bound: float, label: str, dimension: int = 0
     ) -> Iterator[Step]:
-        """`steps` chances to sum over a fresh Poisson sample of `rate`; all are paid for before the first is handed out."""
+        """`steps` chances to sum over a fresh Poisson sample of `rate`; all are paid for before the first is handed out.
+
+        `bound` is the enforced bound (`enforced_bound(phi)`) of the maps that will be summed.
+        """
         charge = Charge(
             label=label,
             bound=bound,
@@ -148,10 +151,10 @@ class Step:
         """Σ φ over this step's sample, each row clipped to φ.bound, plus Gaussian noise; (segments, dim) float64."""
         if self._answer is None:
             raise PlanMismatch(f"Step {self.index} of {self._charge.label!r} was used already; one sum was paid for.")
-        if phi.bound > self._charge.bound:
+        if enforced_bound(phi) > self._charge.bound:
             raise PlanMismatch(
                 f"Step {self.index} of {self._charge.label!r} was paid for with bound {self._charge.bound:g}, "
-                f"not {phi.bound:g}."
+                f"not {enforced_bound(phi):g}."
             )
         answer, self._answer = self._answer, None
         return answer(self._charge, phi)
@@ -165,7 +168,7 @@ def charge_of(phi: FeatureMap, noise_multiplier: float, *, label: str) -> Charge
     """What one noisy sum of φ over all records costs: the same object in a plan and in the ledger."""
     return Charge(
         label=label,
-        bound=phi.bound,
+        bound=enforced_bound(phi),
         noise_multiplier=noise_multiplier,
         dimension=phi.segments * phi.dim,
         replace_ratio=phi.replace_ratio,
