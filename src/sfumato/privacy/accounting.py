@@ -233,11 +233,20 @@ def calibrate(plan: Callable[[float], Plan], budget: Budget) -> float:
         if abs(at_high - target) < 1e-4:
             break
         high = high * math.exp((target - at_high) / slope)
-    # Aim a hair inside, look once with the fine grid, and move out only while the look says so.
-    multiplier = high * (1 + 5e-5)
-    while (spent := cost(multiplier, fine)) > budget.epsilon:
-        multiplier *= math.exp(max(1.5e-4, (math.log(spent) - target) / -slope + 3e-5))
-    return multiplier
+    # Aim a hair inside and look with the fine grid; what is returned has been seen to fit.
+    steep, multiplier, fits = abs(slope), high, None
+    for _ in range(4):
+        multiplier *= 1 + 1e-4
+        inside = target - math.log(cost(multiplier, fine))
+        if inside >= 0:
+            fits = multiplier
+            if inside <= 3e-4 * steep:
+                return multiplier
+        multiplier *= math.exp(-inside / steep)
+    while fits is None:
+        multiplier *= 1 + 5e-4
+        fits = multiplier if cost(multiplier, fine) <= budget.epsilon else None
+    return fits
 
 
 def _clt_guess(plan: Callable[[float], Plan], budget: Budget) -> float:

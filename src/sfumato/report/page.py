@@ -117,7 +117,7 @@ def _content(facts: RunFacts, samples: Dataset) -> dict[str, Any]:
         "steps": facts.losses[-1][0] if facts.losses else 0,
         "duration": _duration(facts.seconds),
         "metrics": metrics,
-        "metrics_of": (facts.metrics or {}).get("synthetic", {}),
+        "trained_on": _drawn(facts).get("n"),
         "chance": 100 / facts.schema.n_classes if facts.schema.n_classes else None,
         "commands": _commands(facts),
         "evaluate_command": _evaluate_command(facts),
@@ -241,11 +241,18 @@ def _evaluate_command(facts: RunFacts) -> str:
         sources = [metric["source"] for metric in facts.metrics["metrics"]]
         found = re.match(r"real data (.+) \([\d,]+ records\)", sources[0] if sources else "")
         real = found[1] if found else real
-        drawn = facts.metrics.get("synthetic")
-        if isinstance(drawn, dict):
-            words += ["-n", str(drawn["n"])] if "n" in drawn else []
-            words += ["--seed", str(drawn["seed"])] if "seed" in drawn else []
+    for key, option in (("n", "-n"), ("seed", "--seed")):
+        if key in _drawn(facts):
+            words += [option, str(_drawn(facts)[key])]
     return shlex.join([*words, "--real", real])
+
+
+def _drawn(facts: RunFacts) -> dict[str, int]:
+    """How many synthetic records the metrics were computed with, and their seed, as far as metrics.json says so."""
+    described = (facts.metrics or {}).get("synthetic")
+    if not isinstance(described, dict):
+        return {}
+    return {key: value for key, value in described.items() if isinstance(value, int)}
 
 
 def _shown_path(path: Path) -> str:

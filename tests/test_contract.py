@@ -1,0 +1,277 @@
+"""What every method and every feature map must do, run over all that are registered."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+import sfumato
+from sfumato.data import Batch, Dataset, Schema
+from sfumato.embedding import CountedByClass
+from sfumato.errors import BadInput, BudgetExceeded, CorruptArtifact, PlanMismatch, RunConflict
+from sfumato.features import FourierFeatures
+from sfumato.methods import Merf, Synthesizer, get_method, list_methods
+from sfumato.privacy import BoundedSum, Budget, Neighbours, enforced_bound, epsilon_of
+from sfumato.storage import read_json
+
+TINY = {"merf": {"features": 64, "steps": 12, "batch": 20, "hidden": 16, "block": 16}}
+METHODS = [info.name for info in list_methods()]
+BUDGET = Budget(epsilon=2.0, delta=1e-4)
+
+
+def tiny(name: str, **more: object) -> Synthesizer:
+    assert name in TINY, f"give {name} a tiny setting here, so that the contract is tested on it"
+    return get_method(name)(**{**TINY[name], **more})
+
+
+def images(n: int = 60, *, labelled: bool = True, shape: tuple[int, ...] = (1, 8, 8)) -> Dataset:
+    rng = np.random.default_rng(1)
+    labels = np.arange(n) % 3 if labelled else None
+    return Dataset.from_arrays(
+        rng.integers(0, 256, size=(n, *shape), dtype=np.uint8), labels, classes=3 if labelled else None
+    )
+
+
+@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("neighbours", list(Neighbours))
+def test_a_method_spends_what_it_planned_and_no_more_than_its_budget(name, neighbours):
+    budget = Budget(epsilon=2.0, delta=1e-4, neighbours=neighbours)
+    fitted = tiny(name).fit(images(), budget)
+    assert fitted.statement_.charges == fitted.plan(images().schema, fitted.noise_multiplier_)
+    assert fitted.statement_.epsilon <= 2.0
+    assert epsilon_of(fitted.statement_.charges, 1e-4, neighbours) == pytest.approx(2.0, rel=2e-3)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_plan_is_made_from_the_schema_alone(name):
+    plan = tiny(name).plan(images().schema, 3.0)
+    assert plan and all(c.noise_multiplier > 0 for c in plan)
+    assert len({c.label for c in plan}) == len(plan)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_method_that_strays_from_its_plan_is_caught(name, monkeypatch):
+    method = tiny(name)
+    honest = method.plan
+
+    def doubled(schema: Schema, noise_multiplier: float):
+        return honest(schema, noise_multiplier) * 2  # promises more than it will do, so the ledger cannot refuse
+
+    monkeypatch.setattr(method, "plan", doubled)
+    with pytest.raises((PlanMismatch, BudgetExceeded)):
+        method.fit(images(), BUDGET)
+    assert not hasattr(method, "statement_")
+
+
+@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("labelled", [True, False])
+@pytest.mark.parametrize("shape", [(1, 8, 8), (3, 10, 6)])
+def test_samples_look_like_the_schema_and_depend_on_the_seed(name, labelled, shape):
+    fitted = tiny(name).fit(images(labelled=labelled, shape=shape), BUDGET)
+    sample = fitted.sample(25, seed=3)
+    assert sample.schema == fitted.schema_
+    assert sample.images.shape == (25, *shape)
+    assert (sample.labels is not None) == labelled
+    assert np.array_equal(sample.images, fitted.sample(25, seed=3).images)
+    assert not np.array_equal(sample.images, fitted.sample(25, seed=4).images)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_saving_and_loading_gives_the_same_samples_and_statement(name, tmp_path):
+    fitted = tiny(name).fit(images(), BUDGET)
+    fitted.save(tmp_path / "run")
+    again = Synthesizer.load(tmp_path / "run")
+    assert type(again) is type(fitted) and again.get_params() == fitted.get_params()
+    assert np.array_equal(again.sample(30, seed=1).images, fitted.sample(30, seed=1).images)
+    assert again.statement_ == fitted.statement_
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_two_fits_with_one_seed_differ_because_noise_has_none(name):
+    first, second = (tiny(name, seed=5).fit(images(), BUDGET) for _ in range(2))
+    assert not np.array_equal(first.sample(20).images, second.sample(20).images)
+
+
+@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("neighbours", list(Neighbours))
+def test_a_run_holds_no_trace_of_a_record_or_of_a_private_count(name, neighbours, tmp_path):
+    data = images(59)
+    canary = data.images[7].copy()
+    budget = Budget(epsilon=2.0, delta=1e-4, neighbours=neighbours)
+    tiny(name).fit(data, budget, out=tmp_path / "run")
+    pattern = [canary.tobytes(), canary.tobytes()[:16], canary.astype(np.float32).tobytes()[:64]]
+    pattern += [(canary / np.float32(255)).astype(np.float32).tobytes()[:64]]
+    as_text = ", ".join(str(v) for v in canary.ravel()[:6])
+    for path in (tmp_path / "run").rglob("*"):
+        if path.is_file():
+            content = path.read_bytes()
+            assert not any(p in content for p in pattern), path
+            assert as_text.encode() not in content, path
+    told = read_json(tmp_path / "run" / "config.json")["data"]["size"]
+    assert told == (None if neighbours is Neighbours.ADD_REMOVE else 59)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_run_folder_holds_what_it_should_and_no_pickle(name, tmp_path):
+    tiny(name).fit(images(), BUDGET, out=tmp_path / "run")
+    files = {str(p.relative_to(tmp_path / "run")) for p in (tmp_path / "run").rglob("*") if p.is_file()}
+    assert {"config.json", "statement.json", "generator.safetensors", "log.jsonl", "samples.png", "manifest.json"} <= files
+    assert any(f.startswith("release/") for f in files)
+    assert not [f for f in files if f.endswith((".pkl", ".pt", ".pth", ".part"))]
+    assert "checkpoint.safetensors" not in files  # a finished run needs none
+    told = read_json(tmp_path / "run" / "statement.json")
+    for key in ("epsilon", "delta", "neighbours", "releases"):
+        assert key in told
+    for release in told["releases"]:
+        assert {"label", "bound", "sensitivity", "noise_std", "event"} <= set(release)
+    for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines():
+        assert "event" in json.loads(line)
+
+
+@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("part", ["config.json", "statement.json", "generator.safetensors", "manifest.json", "release"])
+def test_a_tampered_run_is_refused(name, part, tmp_path):
+    tiny(name).fit(images(), BUDGET, out=tmp_path / "run")
+    path = tmp_path / "run" / part
+    path = next(path.iterdir()) if path.is_dir() else path
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 0x01
+    path.write_bytes(bytes(content))
+    with pytest.raises((CorruptArtifact, BadInput)):
+        Synthesizer.load(tmp_path / "run")
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_taken_folder_is_left_alone(name, tmp_path):
+    tiny(name).fit(images(), BUDGET, out=tmp_path / "run")
+    before = {p: p.read_bytes() for p in (tmp_path / "run").rglob("*") if p.is_file()}
+    with pytest.raises(RunConflict, match="already holds a run"):
+        tiny(name).fit(images(), BUDGET, out=tmp_path / "run")
+    with pytest.raises(RunConflict, match="other settings"):
+        tiny(name, seed=9).fit(images(), BUDGET, out=tmp_path / "run", resume=True)
+    assert {p: p.read_bytes() for p in (tmp_path / "run").rglob("*") if p.is_file()} == before
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "letter.txt").write_text("mine")
+    with pytest.raises(RunConflict, match="not empty"):
+        tiny(name).fit(images(), BUDGET, out=tmp_path / "other")
+    with pytest.raises(BadInput, match="nothing to resume"):
+        tiny(name).fit(images(), BUDGET, out=tmp_path / "new", resume=True)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_resuming_a_finished_run_reads_nothing_and_changes_nothing(name, tmp_path):
+    first = tiny(name).fit(images(), BUDGET, out=tmp_path / "run")
+
+    class Unread(Dataset):
+        def batches(self, size):
+            raise AssertionError("a row was read")
+
+    source = images()
+    again = tiny(name).fit(Unread(source._source, source.schema, source.name), BUDGET, out=tmp_path / "run", resume=True)
+    assert np.array_equal(first.sample(9).images, again.sample(9).images)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_settings_are_typed_and_explained(name):
+    method = get_method(name)
+    for parameter in method.parameters():
+        assert parameter.help and parameter.help.endswith(".")
+    assert method.from_settings({"seed": "7"}).get_params()["seed"] == 7
+    with pytest.raises(BadInput, match="has no setting"):
+        method.from_settings({"sead": "7"})
+    with pytest.raises(BadInput, match="takes int"):
+        method.from_settings({"seed": "seven"})
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_class_without_records_gets_no_sample(name):
+    n = 6000
+    rng = np.random.default_rng(0)
+    data = Dataset.from_arrays(rng.integers(0, 256, (n, 1, 8, 8), dtype=np.uint8), np.arange(n) % 2, classes=3)
+    sample = tiny(name).fit(data, Budget(epsilon=5.0, delta=1e-5)).sample(300)
+    assert np.bincount(sample.labels, minlength=3)[2] == 0
+
+
+@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize(("n", "epsilon"), [(1, 0.05), (2, 50.0), (5, 1e-3), (40, 1e3)])
+def test_tiny_data_and_extreme_budgets_work(name, n, epsilon):
+    fitted = tiny(name).fit(images(n), Budget(epsilon=epsilon, delta=1e-6))
+    assert np.isfinite(fitted.sample(12).images.astype(float)).all()
+
+
+def test_imbalanced_classes_are_sampled_in_their_proportion():
+    n = 8000
+    labels = np.repeat([0, 1, 2], [6400, 1200, 400])
+    pixels = np.random.default_rng(0).integers(0, 256, (n, 1, 8, 8), dtype=np.uint8)
+    sample = tiny("merf").fit(Dataset.from_arrays(pixels, labels, classes=3), Budget(epsilon=5, delta=1e-5)).sample(1000)
+    assert np.allclose(np.bincount(sample.labels, minlength=3) / 1000, [0.8, 0.15, 0.05], atol=0.03)
+
+
+def test_a_method_of_images_refuses_a_table():
+    table = Dataset.from_table(
+        {"age": np.array([30.0, 40.0])},
+        Schema(kind="table", columns=(sfumato.Column(name="age", kind="numerical", low=0, high=100),)),
+    )
+    with pytest.raises(BadInput, match="makes images"):
+        Merf().fit(table, BUDGET)
+
+
+def test_an_unfitted_method_says_so():
+    with pytest.raises(BadInput, match="has not been fitted"):
+        Merf().sample(3)
+
+
+@pytest.mark.parametrize("n", [0, -1, 2.5, True])
+def test_a_senseless_number_of_samples_is_refused(n):
+    fitted = tiny("merf").fit(images(), BUDGET)
+    with pytest.raises(BadInput):
+        fitted.sample(n)
+
+
+# -- feature maps --------------------------------------------------------------------------------------------------
+
+MAPS = {
+    "fourier": FourierFeatures(64, 128, 10.0, seed=0),
+    "fourier, tiny length": FourierFeatures(64, 32, 1e-4, seed=0),
+    "counted by class": CountedByClass(FourierFeatures(64, 128, 10.0, seed=0), 3),
+    "counted, unlabelled": CountedByClass(FourierFeatures(64, 128, 10.0, seed=0), 0),
+}
+PIXELS = st.one_of(st.sampled_from([0.0, 1.0, math.nan, math.inf, 1e-40, -5.0, 1e30]), st.floats(0, 1, width=32))
+ROWS = hnp.arrays(np.float32, st.tuples(st.integers(1, 5), st.just(1), st.just(8), st.just(8)), elements=PIXELS)
+
+
+@pytest.mark.parametrize("name", MAPS)
+@given(rows=ROWS)
+@settings(max_examples=60, deadline=None)
+def test_the_bound_of_a_map_holds_on_adversarial_rows(name, rows):
+    phi = MAPS[name]
+    batch = Batch(torch.from_numpy(rows), torch.zeros(len(rows), dtype=torch.int64))
+    finite = torch.isfinite(batch.pixels()).flatten(1).all(dim=1)
+    norms = phi(batch).double().norm(dim=1)
+    # The map's own proof, where pixels are numbers at all …
+    assert (norms[finite] <= phi.bound * (1 + 1e-5)).all()
+    # … and the wall's, in any case.
+    units = BoundedSum(phi).rows(batch).double() * BoundedSum(phi).grid
+    assert (units.norm(dim=1) <= enforced_bound(phi)).all()
+
+
+@pytest.mark.parametrize("name", MAPS)
+def test_a_map_is_row_wise(name):
+    phi = MAPS[name]
+    values = torch.rand(7, 1, 8, 8)
+    labels = torch.arange(7) % 3
+    whole = phi(Batch(values, labels))
+    for i in (0, 3, 6):
+        alone = phi(Batch(values[i : i + 1], labels[i : i + 1]))
+        # Angles of several hundred radians lose their last digits to the shape of the batch.
+        assert torch.allclose(whole[i], alone[0], atol=1e-3 if "tiny" in name else 1e-5)
+    others = values.clone()
+    others[1:] = math.nan
+    assert torch.equal(phi(Batch(others, labels))[0], whole[0])

@@ -1,0 +1,128 @@
+"""The one training loop: it learns, and an interruption changes nothing."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from sfumato.errors import CorruptArtifact
+from sfumato.generators import ConvGenerator, Training, checkpoint_step, train
+from sfumato.methods import Synthesizer
+from sfumato.methods.run import RunFolder
+from sfumato.storage import read_json
+
+
+def problem() -> tuple[nn.Module, object]:
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Linear(3, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 1))
+
+    def loss(step: int, generator: torch.Generator) -> torch.Tensor:
+        x = torch.randn(16, 3, generator=generator)
+        return (network(x) - x.sum(dim=1, keepdim=True)).square().mean()
+
+    return network, loss
+
+
+def weights(network: nn.Module) -> list[torch.Tensor]:
+    return [v.clone() for v in network.state_dict().values()]
+
+
+def test_training_lowers_the_loss_and_logs_it():
+    network, loss = problem()
+    records: list[dict] = []
+    train(network, loss, Training(steps=400, learning_rate=0.01, log=records.append))
+    assert records[-1]["step"] == 400
+    assert np.mean([r["loss"] for r in records[-5:]]) < 0.3 * np.mean([r["loss"] for r in records[:5]])
+    assert not network.training
+
+
+def test_a_resumed_training_ends_with_the_very_same_network(tmp_path):
+    whole, loss = problem()
+    train(whole, loss, Training(steps=60, learning_rate=0.01, seed=4))
+
+    class Stop(Exception):
+        pass
+
+    torn, loss = problem()
+
+    def interrupted(step: int, generator: torch.Generator) -> torch.Tensor:
+        if step == 37:
+            raise Stop
+        return loss(step, generator)
+
+    how = Training(steps=60, learning_rate=0.01, seed=4, checkpoint=tmp_path / "c.safetensors", checkpoint_seconds=0.0)
+    with pytest.raises(Stop):
+        train(torn, interrupted, how)
+    assert checkpoint_step(tmp_path / "c.safetensors") == 37
+    resumed, loss = problem()
+    nn.init.zeros_(resumed[0].weight)  # the checkpoint, not the start, must decide
+    train(resumed, loss, how)
+    assert all(torch.equal(a, b) for a, b in zip(weights(whole), weights(resumed), strict=True))
+
+
+def test_a_damaged_checkpoint_says_that_training_again_is_free(tmp_path):
+    path = tmp_path / "c.safetensors"
+    path.write_bytes(b"nonsense")
+    network, loss = problem()
+    with pytest.raises(CorruptArtifact, match="costs no privacy"):
+        train(network, loss, Training(steps=5, learning_rate=0.01, checkpoint=path))
+
+
+def test_the_learning_rate_falls_by_a_tenth_each_round():
+    how = Training(steps=100, learning_rate=1.0, rounds=5, decay=0.9)
+    assert [how.rate_at(s) for s in (0, 19, 20, 99)] == pytest.approx([1.0, 1.0, 0.9, 0.9**4])
+
+
+@pytest.mark.parametrize("shape", [(1, 28, 28), (1, 8, 8), (3, 32, 32), (3, 33, 17), (1, 5, 6)])
+@pytest.mark.parametrize("n_classes", [0, 4])
+def test_generators_make_any_size(shape, n_classes):
+    generator = ConvGenerator(shape, n_classes, latent=5, hidden=12)
+    made = generator(torch.zeros(6, dtype=torch.int64), torch.Generator().manual_seed(0))
+    assert made.shape == (6, *shape)
+    assert bool((made >= 0).all() and (made <= 1).all())
+
+
+FIT = """
+import sys, torch
+torch.set_num_threads(1)
+import sfumato
+data = sfumato.load("digits:train")
+method = sfumato.Merf(features=400, steps=800, batch=40, hidden=32, block=50)
+method.fit(data, sfumato.Budget(epsilon=2.0, delta=1e-4), out=sys.argv[1], resume="resume" in sys.argv)
+"""
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
+def test_a_killed_fit_goes_on_from_its_release_and_spends_nothing_again(how, tmp_path):
+    script = tmp_path / "fit.py"
+    script.write_text(textwrap.dedent(FIT))
+    run = RunFolder(tmp_path / "run")
+    first = subprocess.Popen([sys.executable, script, run.path], stderr=subprocess.DEVNULL)
+    release = run.releases / "mean-embedding.safetensors"
+    deadline = time.monotonic() + 120
+    while not (release.exists() and len(run.read_log()) > 3) and time.monotonic() < deadline:
+        time.sleep(0.02)
+        assert first.poll() is None, "the fit ended before it could be interrupted"
+    os.kill(first.pid, how)
+    first.wait()
+    assert not run.finished
+    kept = release.read_bytes()
+    statement = read_json(run.statement)
+    subprocess.run([sys.executable, script, run.path, "resume"], check=True)
+    assert run.finished
+    assert release.read_bytes() == kept  # the same noise: nothing was released twice
+    assert read_json(run.statement) == statement
+    steps = [r["step"] for r in run.read_log() if r["event"] == "step"]
+    assert steps == sorted(set(steps)) and steps[-1] == 800
+    assert not [p for p in Path(run.path).rglob("*.part")]
+    assert len(Synthesizer.load(run.path).sample(10)) == 10
