@@ -827,6 +827,10 @@ def demo(out: Path, name: str, settings: tuple[str, ...], quiet: bool) -> None:
       sfumato demo --out runs/demo --data digits
     """
     progress = _progress(quiet)
+    progress.note(
+        f"The demo fits DP-MERF to {name} at ε = {DEMO_EPSILON:g}, δ = {DEMO_DELTA:g}, judges the synthetic "
+        "images on real ones and writes a report; the first time this takes a few minutes."
+    )
     budget = _budget(DEMO_EPSILON, DEMO_DELTA, "zero-out")
     given = _parse_settings(settings)
     try:

@@ -138,7 +138,8 @@ def _verdict(statement: dict[str, Any], metrics: list[dict[str, Any]]) -> str:
     if not scores:
         return text + "."
     best = max(scores, key=lambda m: m["share"])
-    return f"{text}; a classifier trained on them alone gets {best['value']} of real records right ({best['title']})."
+    which = best["title"] + (f", the best of {len(scores)}" if len(scores) > 1 else "")
+    return f"{text}; a classifier trained on them alone gets {best['value']} of real records right ({which})."
 
 
 def _metric(metric: dict[str, Any], schema: Schema) -> dict[str, Any]:
