@@ -27,7 +27,11 @@ class PlainGenerator(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.dense = nn.Sequential(
-            nn.Linear(5 + CLASSES, 200), nn.BatchNorm1d(200), nn.ReLU(), nn.Linear(200, 784), nn.BatchNorm1d(784)
+            nn.Linear(5 + CLASSES, 200),
+            nn.BatchNorm1d(200),
+            nn.ReLU(),
+            nn.Linear(200, 784),
+            nn.BatchNorm1d(784),
         )
         self.convolutions = nn.Sequential(
             nn.Upsample(scale_factor=2, mode="bilinear"),
@@ -88,12 +92,20 @@ def main() -> None:
         plains.append(embedding + training)
         embeddings.append(embedding)
         ratios.append(plains[-1] / fits[-1])
-    print(f"plain: embedding {statistics.median(embeddings):.1f} s, whole {statistics.median(plains):.0f} s (scaled up from slices)")
-    print(f"sfumato: whole fit {statistics.median(fits):.1f} s (min {min(fits):.1f}, max {max(fits):.1f})")
-    print(f"ratio to plain, side by side: {statistics.median(ratios):.1f}× (min {min(ratios):.1f}, max {max(ratios):.1f})")
+    print(
+        f"plain: embedding {statistics.median(embeddings):.1f} s, whole {statistics.median(plains):.0f} s (scaled up from slices)"
+    )
+    print(
+        f"sfumato: whole fit {statistics.median(fits):.1f} s (min {min(fits):.1f}, max {max(fits):.1f})"
+    )
+    print(
+        f"ratio to plain, side by side: {statistics.median(ratios):.1f}× (min {min(ratios):.1f}, max {max(ratios):.1f})"
+    )
     reference = 35 + STEPS * 0.145
-    print(f"ratio to the reference code's {reference:.0f} s (35 s + 3,000 × 145 ms, as measured earlier): "
-          f"{reference / statistics.median(fits):.1f}×")
+    print(
+        f"ratio to the reference code's {reference:.0f} s (35 s + 3,000 × 145 ms, as measured earlier): "
+        f"{reference / statistics.median(fits):.1f}×"
+    )
 
 
 if __name__ == "__main__":

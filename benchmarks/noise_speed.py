@@ -1,6 +1,6 @@
 """How fast the exact discrete Gaussian is drawn: one thread, all cores, and the time for a million coordinates.
 
-    python benchmarks/noise_speed.py [--draws 100000] [--repeat 5]
+python benchmarks/noise_speed.py [--draws 100000] [--repeat 5]
 """
 
 from __future__ import annotations
@@ -31,10 +31,18 @@ def main() -> None:
         one.append(rate(lambda n: discrete_gaussian(n, scale, workers=1), arguments.draws))
         all_cores.append(rate(lambda n: discrete_gaussian(n, scale), arguments.draws))
         quick.append(rate(lambda n: fast((n,), 3.73), 20 * arguments.draws))
-    for name, rates in (("exact, 1 thread", one), (f"exact, {os.cpu_count()} threads", all_cores), ("fast", quick)):
+    for name, rates in (
+        ("exact, 1 thread", one),
+        (f"exact, {os.cpu_count()} threads", all_cores),
+        ("fast", quick),
+    ):
         middle = statistics.median(rates)
-        print(f"{name:18} {middle:14,.0f} draws/s  (min {min(rates):,.0f}, max {max(rates):,.0f}); a million in {1e6 / middle:.2f} s")
-    print(f"speed-up of {os.cpu_count()} threads: {statistics.median(a / b for a, b in zip(all_cores, one, strict=True)):.2f}×")
+        print(
+            f"{name:18} {middle:14,.0f} draws/s  (min {min(rates):,.0f}, max {max(rates):,.0f}); a million in {1e6 / middle:.2f} s"
+        )
+    print(
+        f"speed-up of {os.cpu_count()} threads: {statistics.median(a / b for a, b in zip(all_cores, one, strict=True)):.2f}×"
+    )
 
 
 if __name__ == "__main__":

@@ -30,7 +30,9 @@ def charge(noise_multiplier: float, **more: float) -> Charge:
     return Charge(label="x", bound=1.0, noise_multiplier=noise_multiplier, **more)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(("mu", "epsilon"), [(0.3, 0.1), (0.268, 1.0), (1.0, 2.0), (3.0, 5.0), (0.05, 0.01)])
+@pytest.mark.parametrize(
+    ("mu", "epsilon"), [(0.3, 0.1), (0.268, 1.0), (1.0, 2.0), (3.0, 5.0), (0.05, 0.01)]
+)
 def test_the_gaussian_delta_is_the_hockey_stick_integral(mu, epsilon):
     def excess(x):
         return max(0.0, norm.pdf(x, mu) - math.exp(epsilon) * norm.pdf(x))
@@ -51,12 +53,16 @@ def test_the_published_noise_for_epsilon_one_is_reproduced():
 def test_two_releases_each_calibrated_alone_cost_1_47_not_1():
     # DESIGN, trap 1: DP-MGE's claim.
     alone = calibrate(lambda m: (charge(m),), Budget(epsilon=1.0, delta=1e-5))
-    assert epsilon_of((charge(alone), charge(alone)), 1e-5, Neighbours.ZERO_OUT) == pytest.approx(1.47, abs=0.01)
+    assert epsilon_of((charge(alone), charge(alone)), 1e-5, Neighbours.ZERO_OUT) == pytest.approx(
+        1.47, abs=0.01
+    )
 
 
 @pytest.mark.parametrize("neighbours", list(Neighbours))
 @pytest.mark.parametrize("noise_multiplier", [0.7, 2.0, 9.0])
-def test_plain_gaussians_agree_with_plds_of_the_same_event_under_every_relation(neighbours, noise_multiplier):
+def test_plain_gaussians_agree_with_plds_of_the_same_event_under_every_relation(
+    neighbours, noise_multiplier
+):
     # DESIGN §3, the trap: PLDAccountant doubles the sensitivity itself under replacement, so its event is in bounds.
     plan = (charge(noise_multiplier), charge(2 * noise_multiplier, steps=3))
     accountant = PLDAccountant(RELATION[neighbours])
@@ -64,19 +70,27 @@ def test_plain_gaussians_agree_with_plds_of_the_same_event_under_every_relation(
         accountant.compose(one.event())
     reference = accountant.get_epsilon(1e-5)
     assert epsilon_of(plan, 1e-5, neighbours) == pytest.approx(reference, rel=2e-3)
-    assert epsilon_of(plan, 1e-5, neighbours) <= reference * (1 + 1e-9)  # the closed form has no slack
+    assert epsilon_of(plan, 1e-5, neighbours) <= reference * (
+        1 + 1e-9
+    )  # the closed form has no slack
 
 
 def test_under_replacement_the_rdp_accountant_wants_another_event():
     # The other half of the trap: fed the same event, RDP is off by the factor of two that PLD adds itself.
     event = charge(4.0).event()
     pld = PLDAccountant(RELATION[Neighbours.REPLACE_ONE]).compose(event).get_epsilon(1e-5)
-    as_if = rdp.RdpAccountant(neighboring_relation=RELATION[Neighbours.REPLACE_ONE]).compose(event).get_epsilon(1e-5)
+    as_if = (
+        rdp.RdpAccountant(neighboring_relation=RELATION[Neighbours.REPLACE_ONE])
+        .compose(event)
+        .get_epsilon(1e-5)
+    )
     assert as_if < 0.7 * pld
     assert epsilon_of((charge(4.0),), 1e-5, Neighbours.REPLACE_ONE) == pytest.approx(pld, rel=2e-3)
 
 
-@pytest.mark.parametrize(("rate", "sigma", "epsilon"), [(0.1, 1.0, 0.8), (0.02, 0.7, 0.5), (0.4, 3.0, 0.2)])
+@pytest.mark.parametrize(
+    ("rate", "sigma", "epsilon"), [(0.1, 1.0, 0.8), (0.02, 0.7, 0.5), (0.4, 3.0, 0.2)]
+)
 def test_one_poisson_sampled_step_is_the_integral_of_its_two_mixtures(rate, sigma, epsilon):
     def mixture(x):
         return (1 - rate) * norm.pdf(x, 0, sigma) + rate * norm.pdf(x, 1, sigma)
@@ -97,12 +111,16 @@ def test_a_sampled_plan_agrees_with_the_accountant_on_a_fine_grid(neighbours):
     accountant = PLDAccountant(RELATION[neighbours], value_discretization_interval=1e-4)
     for one in plan:
         accountant.compose(one.event())
-    assert epsilon_of(plan, 1e-5, neighbours) == pytest.approx(accountant.get_epsilon(1e-5), rel=1e-3)
+    assert epsilon_of(plan, 1e-5, neighbours) == pytest.approx(
+        accountant.get_epsilon(1e-5), rel=1e-3
+    )
 
 
 def test_zero_out_costs_what_add_remove_costs():
     for plan in ((charge(2.0),), (charge(1.5, rate=0.05, steps=100), charge(9.0))):
-        assert epsilon_of(plan, 1e-5, Neighbours.ZERO_OUT) == epsilon_of(plan, 1e-5, Neighbours.ADD_REMOVE)
+        assert epsilon_of(plan, 1e-5, Neighbours.ZERO_OUT) == epsilon_of(
+            plan, 1e-5, Neighbours.ADD_REMOVE
+        )
 
 
 def test_the_published_dp_sgd_setting_of_dp_llm_is_within_its_claim():
@@ -116,7 +134,9 @@ def test_rdp_alone_would_ask_for_six_to_fifteen_per_cent_more_noise():
     ours = calibrate(lambda m: (charge(m, rate=0.01, steps=1000),), budget)
 
     def rdp_epsilon(m):
-        return rdp.RdpAccountant().compose(charge(m, rate=0.01, steps=1000).event()).get_epsilon(1e-5)
+        return (
+            rdp.RdpAccountant().compose(charge(m, rate=0.01, steps=1000).event()).get_epsilon(1e-5)
+        )
 
     assert rdp_epsilon(ours) > 1.0
     assert rdp_epsilon(1.2 * ours) < 1.0
@@ -148,7 +168,10 @@ def reference_epsilon(plan, neighbours, epsilon):
         ratio = 2.0 if neighbours is Neighbours.REPLACE_ONE else 1.0
         mu = math.sqrt(sum(c.steps * (ratio / c.noise_multiplier) ** 2 for c in plan))
         return epsilon_of_gaussian(mu, 1e-5)
-    accountant = PLDAccountant(RELATION[neighbours], value_discretization_interval={0.2: 1e-5, 1.0: 4e-5, 10.0: 2e-4}[epsilon])
+    accountant = PLDAccountant(
+        RELATION[neighbours],
+        value_discretization_interval={0.2: 1e-5, 1.0: 4e-5, 10.0: 2e-4}[epsilon],
+    )
     for one in plan:
         accountant.compose(one.event())
     return accountant.get_epsilon(1e-5)
@@ -163,9 +186,7 @@ def test_any_plan_is_calibrated_in_well_under_the_time_of_a_coffee():
         assert time.process_time() - began < 5.0
 
 
-@given(
-    mu=st.floats(0.01, 8), delta=st.floats(1e-12, 0.3)
-)
+@given(mu=st.floats(0.01, 8), delta=st.floats(1e-12, 0.3))
 @settings(max_examples=200, deadline=None)
 def test_epsilon_is_the_inverse_of_delta_from_the_safe_side(mu, delta):
     epsilon = epsilon_of_gaussian(mu, delta)
@@ -187,7 +208,10 @@ def test_a_smaller_replacement_ratio_helps_whole_passes_only():
     plain = epsilon_of((charge(5.0),), 1e-5, Neighbours.REPLACE_ONE)
     assert epsilon_of((charge(5.0, **ratio),), 1e-5, Neighbours.REPLACE_ONE) < 0.75 * plain
     sampled = epsilon_of((charge(2.0, rate=0.1, steps=10),), 1e-5, Neighbours.REPLACE_ONE)
-    assert epsilon_of((charge(2.0, rate=0.1, steps=10, **ratio),), 1e-5, Neighbours.REPLACE_ONE) == sampled
+    assert (
+        epsilon_of((charge(2.0, rate=0.1, steps=10, **ratio),), 1e-5, Neighbours.REPLACE_ONE)
+        == sampled
+    )
 
 
 @pytest.mark.parametrize(

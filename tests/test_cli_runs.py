@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -167,9 +168,10 @@ def test_fit_quietly_prints_the_run_and_says_nothing(tmp_path: Path) -> None:
 def test_add_remove_never_tells_the_number_of_records(tmp_path: Path) -> None:
     out = tmp_path / "new"
     result = succeed(*FIT, "--out", out, "--neighbours", "add-remove", "--delta", "1e-3")
-    for text in (result.output, (out / "config.json").read_text(), (out / "log.jsonl").read_text()):
-        assert "1437" not in text
-        assert "1,437" not in text
+    assert json.loads((out / "config.json").read_text())["data"]["size"] is None
+    written = "".join(p.read_text() for p in out.glob("*.json*"))
+    # As a number of its own, not as some digits of a loss.
+    assert not re.search(r"(?<![\d.])1,?437(?![\d.])", result.output + written)
 
 
 def test_kill_and_resume_spend_nothing_twice(tmp_path: Path) -> None:
@@ -183,8 +185,9 @@ def test_kill_and_resume_spend_nothing_twice(tmp_path: Path) -> None:
         _, told = child.communicate(timeout=60)
     finally:
         child.kill()
-    assert child.returncode == 130
     assert "Interrupted; nothing is lost" in told
+    # An interrupt inside a C extension's own evaluation makes Python end by the signal itself; a shell shows 130 for both.
+    assert child.returncode in (130, -signal.SIGINT)
     assert told.strip().endswith("--resume to go on.")
     released = {n: b for n, b in files(out).items() if n.startswith("release/")}
 

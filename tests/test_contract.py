@@ -35,7 +35,9 @@ def images(n: int = 60, *, labelled: bool = True, shape: tuple[int, ...] = (1, 8
     rng = np.random.default_rng(1)
     labels = np.arange(n) % 3 if labelled else None
     return Dataset.from_arrays(
-        rng.integers(0, 256, size=(n, *shape), dtype=np.uint8), labels, classes=3 if labelled else None
+        rng.integers(0, 256, size=(n, *shape), dtype=np.uint8),
+        labels,
+        classes=3 if labelled else None,
     )
 
 
@@ -52,7 +54,8 @@ def test_a_method_spends_what_it_planned_and_no_more_than_its_budget(name, neigh
 @pytest.mark.parametrize("name", METHODS)
 def test_a_plan_is_made_from_the_schema_alone(name):
     plan = tiny(name).plan(images().schema, 3.0)
-    assert plan and all(c.noise_multiplier > 0 for c in plan)
+    assert plan
+    assert all(c.noise_multiplier > 0 for c in plan)
     assert len({c.label for c in plan}) == len(plan)
 
 
@@ -62,7 +65,9 @@ def test_a_method_that_strays_from_its_plan_is_caught(name, monkeypatch):
     honest = method.plan
 
     def doubled(schema: Schema, noise_multiplier: float):
-        return honest(schema, noise_multiplier) * 2  # promises more than it will do, so the ledger cannot refuse
+        return (
+            honest(schema, noise_multiplier) * 2
+        )  # promises more than it will do, so the ledger cannot refuse
 
     monkeypatch.setattr(method, "plan", doubled)
     with pytest.raises((PlanMismatch, BudgetExceeded)):
@@ -88,7 +93,8 @@ def test_saving_and_loading_gives_the_same_samples_and_statement(name, tmp_path)
     fitted = tiny(name).fit(images(), BUDGET)
     fitted.save(tmp_path / "run")
     again = Synthesizer.load(tmp_path / "run")
-    assert type(again) is type(fitted) and again.get_params() == fitted.get_params()
+    assert type(again) is type(fitted)
+    assert again.get_params() == fitted.get_params()
     assert np.array_equal(again.sample(30, seed=1).images, fitted.sample(30, seed=1).images)
     assert again.statement_ == fitted.statement_
 
@@ -121,8 +127,17 @@ def test_a_run_holds_no_trace_of_a_record_or_of_a_private_count(name, neighbours
 @pytest.mark.parametrize("name", METHODS)
 def test_a_run_folder_holds_what_it_should_and_no_pickle(name, tmp_path):
     tiny(name).fit(images(), BUDGET, out=tmp_path / "run")
-    files = {str(p.relative_to(tmp_path / "run")) for p in (tmp_path / "run").rglob("*") if p.is_file()}
-    assert {"config.json", "statement.json", "generator.safetensors", "log.jsonl", "samples.png", "manifest.json"} <= files
+    files = {
+        str(p.relative_to(tmp_path / "run")) for p in (tmp_path / "run").rglob("*") if p.is_file()
+    }
+    assert {
+        "config.json",
+        "statement.json",
+        "generator.safetensors",
+        "log.jsonl",
+        "samples.png",
+        "manifest.json",
+    } <= files
     assert any(f.startswith("release/") for f in files)
     assert not [f for f in files if f.endswith((".pkl", ".pt", ".pth", ".part"))]
     assert "checkpoint.safetensors" not in files  # a finished run needs none
@@ -136,7 +151,9 @@ def test_a_run_folder_holds_what_it_should_and_no_pickle(name, tmp_path):
 
 
 @pytest.mark.parametrize("name", METHODS)
-@pytest.mark.parametrize("part", ["config.json", "statement.json", "generator.safetensors", "manifest.json", "release"])
+@pytest.mark.parametrize(
+    "part", ["config.json", "statement.json", "generator.safetensors", "manifest.json", "release"]
+)
 def test_a_tampered_run_is_refused(name, part, tmp_path):
     tiny(name).fit(images(), BUDGET, out=tmp_path / "run")
     path = tmp_path / "run" / part
@@ -174,7 +191,12 @@ def test_resuming_a_finished_run_reads_nothing_and_changes_nothing(name, tmp_pat
             raise AssertionError("a row was read")
 
     source = images()
-    again = tiny(name).fit(Unread(source._source, source.schema, source.name), BUDGET, out=tmp_path / "run", resume=True)
+    again = tiny(name).fit(
+        Unread(source._source, source.schema, source.name),
+        BUDGET,
+        out=tmp_path / "run",
+        resume=True,
+    )
     assert np.array_equal(first.sample(9).images, again.sample(9).images)
 
 
@@ -182,7 +204,8 @@ def test_resuming_a_finished_run_reads_nothing_and_changes_nothing(name, tmp_pat
 def test_settings_are_typed_and_explained(name):
     method = get_method(name)
     for parameter in method.parameters():
-        assert parameter.help and parameter.help.endswith(".")
+        assert parameter.help
+        assert parameter.help.endswith(".")
     assert method.from_settings({"seed": "7"}).get_params()["seed"] == 7
     with pytest.raises(BadInput, match="has no setting"):
         method.from_settings({"sead": "7"})
@@ -194,7 +217,9 @@ def test_settings_are_typed_and_explained(name):
 def test_a_class_without_records_gets_no_sample(name):
     n = 6000
     rng = np.random.default_rng(0)
-    data = Dataset.from_arrays(rng.integers(0, 256, (n, 1, 8, 8), dtype=np.uint8), np.arange(n) % 2, classes=3)
+    data = Dataset.from_arrays(
+        rng.integers(0, 256, (n, 1, 8, 8), dtype=np.uint8), np.arange(n) % 2, classes=3
+    )
     sample = tiny(name).fit(data, Budget(epsilon=5.0, delta=1e-5)).sample(300)
     assert np.bincount(sample.labels, minlength=3)[2] == 0
 
@@ -210,14 +235,20 @@ def test_imbalanced_classes_are_sampled_in_their_proportion():
     n = 8000
     labels = np.repeat([0, 1, 2], [6400, 1200, 400])
     pixels = np.random.default_rng(0).integers(0, 256, (n, 1, 8, 8), dtype=np.uint8)
-    sample = tiny("merf").fit(Dataset.from_arrays(pixels, labels, classes=3), Budget(epsilon=5, delta=1e-5)).sample(1000)
+    sample = (
+        tiny("merf")
+        .fit(Dataset.from_arrays(pixels, labels, classes=3), Budget(epsilon=5, delta=1e-5))
+        .sample(1000)
+    )
     assert np.allclose(np.bincount(sample.labels, minlength=3) / 1000, [0.8, 0.15, 0.05], atol=0.03)
 
 
 def test_a_method_of_images_refuses_a_table():
     table = Dataset.from_table(
         {"age": np.array([30.0, 40.0])},
-        Schema(kind="table", columns=(sfumato.Column(name="age", kind="numerical", low=0, high=100),)),
+        Schema(
+            kind="table", columns=(sfumato.Column(name="age", kind="numerical", low=0, high=100),)
+        ),
     )
     with pytest.raises(BadInput, match="makes images"):
         Merf().fit(table, BUDGET)
@@ -243,8 +274,12 @@ MAPS = {
     "counted by class": CountedByClass(FourierFeatures(64, 128, 10.0, seed=0), 3),
     "counted, unlabelled": CountedByClass(FourierFeatures(64, 128, 10.0, seed=0), 0),
 }
-PIXELS = st.one_of(st.sampled_from([0.0, 1.0, math.nan, math.inf, 1e-40, -5.0, 1e30]), st.floats(0, 1, width=32))
-ROWS = hnp.arrays(np.float32, st.tuples(st.integers(1, 5), st.just(1), st.just(8), st.just(8)), elements=PIXELS)
+PIXELS = st.one_of(
+    st.sampled_from([0.0, 1.0, math.nan, math.inf, 1e-40, -5.0, 1e30]), st.floats(0, 1, width=32)
+)
+ROWS = hnp.arrays(
+    np.float32, st.tuples(st.integers(1, 5), st.just(1), st.just(8), st.just(8)), elements=PIXELS
+)
 
 
 @pytest.mark.parametrize("name", MAPS)

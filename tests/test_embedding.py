@@ -39,13 +39,17 @@ def test_the_norm_is_one_and_not_up_to_root_two():
     assert torch.allclose(phi.norm(dim=1), torch.ones(50), atol=1e-5)
 
 
-@pytest.mark.parametrize(("features", "scale"), [(3, 1.0), (0, 1.0), (10, 0.0), (10, math.nan), (10, -1.0)])
+@pytest.mark.parametrize(
+    ("features", "scale"), [(3, 1.0), (0, 1.0), (10, 0.0), (10, math.nan), (10, -1.0)]
+)
 def test_senseless_features_are_refused(features, scale):
     with pytest.raises(BadInput):
         FourierFeatures(4, features, scale, seed=0)
 
 
-def released(labels: np.ndarray, neighbours: Neighbours = Neighbours.ZERO_OUT, *, noise: bool = False):
+def released(
+    labels: np.ndarray, neighbours: Neighbours = Neighbours.ZERO_OUT, *, noise: bool = False
+):
     n = len(labels)
     pixels = np.random.default_rng(0).integers(0, 256, (n, 1, 4, 4), dtype=np.uint8)
     data = Dataset.from_arrays(pixels, labels, classes=3)
@@ -55,7 +59,9 @@ def released(labels: np.ndarray, neighbours: Neighbours = Neighbours.ZERO_OUT, *
         return np.zeros(count, dtype=np.int64)
 
     more = {} if noise else {"discrete_sampler": silent}
-    private = PrivateData(data, Ledger(Budget(epsilon=5.0, delta=1e-5, neighbours=neighbours)), **more)
+    private = PrivateData(
+        data, Ledger(Budget(epsilon=5.0, delta=1e-5, neighbours=neighbours)), **more
+    )
     return data, phi, MeanEmbedding.release(private, phi, 4.0, label="e")
 
 
@@ -71,16 +77,27 @@ def test_without_noise_the_release_is_the_class_means_and_shares(neighbours):
 
 def test_the_loss_is_the_squared_mmd_by_a_loop_over_pairs():
     labels = np.repeat([0, 1, 2], [300, 150, 50])
-    data, phi, embedding = released(labels)
+    _data, phi, embedding = released(labels)
     embedding = MeanEmbedding(embedding.mean, torch.tensor([0.5, 0.3, 0.2]), 0.0)
     generated = torch.rand(3, 5, 1, 4, 4)
-    features = torch.stack([phi.phi(Batch(g, None)) for g in generated]).double()  # (classes, 5, dim)
+    features = torch.stack(
+        [phi.phi(Batch(g, None)) for g in generated]
+    ).double()  # (classes, 5, dim)
     expected = 0.0
     for c in range(3):
-        pairs = sum(float(features[c, i] @ features[c, j]) for i in range(5) for j in range(5) if i != j) / 20
+        pairs = (
+            sum(
+                float(features[c, i] @ features[c, j]) for i in range(5) for j in range(5) if i != j
+            )
+            / 20
+        )
         cross = float(features[c].mean(dim=0) @ embedding.mean[c].double())
         weight = float(embedding.shares[c])
-        expected += weight**2 * pairs - 2 * weight * cross + float(embedding.mean[c].double().square().sum())
+        expected += (
+            weight**2 * pairs
+            - 2 * weight * cross
+            + float(embedding.mean[c].double().square().sum())
+        )
     found = embedding.mmd2(features.sum(dim=1).float(), 5, 1.0, slice(None))
     assert float(found) == pytest.approx(expected, abs=1e-5)
 
@@ -92,11 +109,20 @@ def test_the_loss_of_the_truth_is_zero_on_average_and_of_a_lie_is_not():
     features = phi(Batch(pool, None)).double()
     embedding = MeanEmbedding(features.mean(dim=0, keepdim=True).float(), torch.ones(1), 0.0)
     draws = [
-        float(embedding.mmd2(features[torch.randint(4000, (8,), generator=rng)].sum(dim=0)[None].float(), 8, 1.0, slice(None)))
+        float(
+            embedding.mmd2(
+                features[torch.randint(4000, (8,), generator=rng)].sum(dim=0)[None].float(),
+                8,
+                1.0,
+                slice(None),
+            )
+        )
         for _ in range(400)
     ]
     spread = np.std(draws) / 20
-    assert abs(np.mean(draws)) < 5 * spread  # a biased estimate would sit near (1 − ‖μ‖²)/8 = 0.1 instead
+    assert (
+        abs(np.mean(draws)) < 5 * spread
+    )  # a biased estimate would sit near (1 − ‖μ‖²)/8 = 0.1 instead
     assert spread < 0.01
     lie = phi(Batch(pool[:8] * 0, None)).sum(dim=0)[None]
     assert float(embedding.mmd2(lie, 8, 1.0, slice(None))) > 0.2

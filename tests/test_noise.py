@@ -45,7 +45,9 @@ def test_small_scales_follow_the_discrete_law_exactly():
     observed = np.array([(sample == z).sum() for z in support])
     expected = weights / weights.sum() * observed.sum()
     assert stats.chisquare(observed, expected).pvalue > 1e-6
-    rounded = np.diff(stats.norm.cdf(np.append(support, 5) - 0.5, scale=scale))  # a rounded Gaussian is another law
+    rounded = np.diff(
+        stats.norm.cdf(np.append(support, 5) - 0.5, scale=scale)
+    )  # a rounded Gaussian is another law
     assert stats.chisquare(observed, rounded / rounded.sum() * observed.sum()).pvalue < 1e-6
 
 
@@ -93,7 +95,9 @@ def test_on_a_fine_grid_the_discrete_gaussian_costs_what_the_gaussian_costs():
         z = np.arange(-12 * scale, 12 * scale + 1)
         weight = np.exp(-(z.astype(float) ** 2) / (2 * scale**2))
         p = weight / weight.sum()
-        q = np.concatenate([np.zeros(shift), p[:-shift]])  # the neighbour's output, moved by the shift
+        q = np.concatenate(
+            [np.zeros(shift), p[:-shift]]
+        )  # the neighbour's output, moved by the shift
         delta = np.maximum(0, q - math.exp(epsilon) * p).sum()
         gaps.append(abs(delta / delta_of_gaussian(shift / scale, epsilon) - 1))
     assert gaps[0] < 1e-2

@@ -42,7 +42,9 @@ def test_training_lowers_the_loss_and_logs_it():
     records: list[dict] = []
     train(network, loss, Training(steps=400, learning_rate=0.01, log=records.append))
     assert records[-1]["step"] == 400
-    assert np.mean([r["loss"] for r in records[-5:]]) < 0.3 * np.mean([r["loss"] for r in records[:5]])
+    assert np.mean([r["loss"] for r in records[-5:]]) < 0.3 * np.mean(
+        [r["loss"] for r in records[:5]]
+    )
     assert not network.training
 
 
@@ -60,7 +62,13 @@ def test_a_resumed_training_ends_with_the_very_same_network(tmp_path):
             raise Stop
         return loss(step, generator)
 
-    how = Training(steps=60, learning_rate=0.01, seed=4, checkpoint=tmp_path / "c.safetensors", checkpoint_seconds=0.0)
+    how = Training(
+        steps=60,
+        learning_rate=0.01,
+        seed=4,
+        checkpoint=tmp_path / "c.safetensors",
+        checkpoint_seconds=0.0,
+    )
     with pytest.raises(Stop):
         train(torn, interrupted, how)
     assert checkpoint_step(tmp_path / "c.safetensors") == 37
@@ -123,6 +131,7 @@ def test_a_killed_fit_goes_on_from_its_release_and_spends_nothing_again(how, tmp
     assert release.read_bytes() == kept  # the same noise: nothing was released twice
     assert read_json(run.statement) == statement
     steps = [r["step"] for r in run.read_log() if r["event"] == "step"]
-    assert steps == sorted(set(steps)) and steps[-1] == 800
-    assert not [p for p in Path(run.path).rglob("*.part")]
+    assert steps == sorted(set(steps))
+    assert steps[-1] == 800
+    assert not list(Path(run.path).rglob("*.part"))
     assert len(Synthesizer.load(run.path).sample(10)) == 10

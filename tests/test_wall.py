@@ -101,13 +101,16 @@ def test_the_charge_is_in_the_ledger_before_the_first_row_is_read():
             return super().__call__(batch)
 
     PrivateData(rows(), ledger).noisy_sum(Spy(), 5.0, label="sum")
-    assert Spy.seen and all(count == 1 for count in Spy.seen)
+    assert Spy.seen
+    assert all(count == 1 for count in Spy.seen)
 
 
 def test_without_noise_the_release_is_the_sum():
     data = rows()
     exact = Pixels()(data.take(np.arange(len(data)))).sum(dim=0)
-    release = PrivateData(data, Ledger(BUDGET), discrete_sampler=no_noise).noisy_sum(Pixels(), 5.0, label="sum")
+    release = PrivateData(data, Ledger(BUDGET), discrete_sampler=no_noise).noisy_sum(
+        Pixels(), 5.0, label="sum"
+    )
     assert torch.allclose(release.value[0].float(), exact, atol=1e-3)
 
 
@@ -131,7 +134,9 @@ def test_wrong_bound_costs_accuracy_not_privacy():
         bound = 0.01
 
     data = rows(4)
-    kept = PrivateData(data, Ledger(BUDGET), discrete_sampler=no_noise).noisy_sum(Boaster(), 5.0, label="sum")
+    kept = PrivateData(data, Ledger(BUDGET), discrete_sampler=no_noise).noisy_sum(
+        Boaster(), 5.0, label="sum"
+    )
     assert float(kept.value.norm()) <= 4 * enforced_bound(Boaster())
 
 
@@ -161,17 +166,25 @@ def test_nothing_but_the_schema_and_sums_can_be_had_from_private_data():
 
 
 def test_a_saved_release_is_returned_without_reading_or_new_noise(tmp_path):
-    first = PrivateData(rows(), Ledger(BUDGET), store=ReleaseStore(tmp_path)).noisy_sum(Pixels(), 5.0, label="the sum")
+    first = PrivateData(rows(), Ledger(BUDGET), store=ReleaseStore(tmp_path)).noisy_sum(
+        Pixels(), 5.0, label="the sum"
+    )
     data = rows()
-    again = PrivateData(data, Ledger(BUDGET), store=ReleaseStore(tmp_path)).noisy_sum(Pixels(), 5.0, label="the sum")
+    again = PrivateData(data, Ledger(BUDGET), store=ReleaseStore(tmp_path)).noisy_sum(
+        Pixels(), 5.0, label="the sum"
+    )
     assert torch.equal(first.units, again.units)
     assert Watched.reads == 0
 
 
 def test_a_saved_release_of_another_plan_is_refused(tmp_path):
-    PrivateData(rows(), Ledger(BUDGET), store=ReleaseStore(tmp_path)).noisy_sum(Pixels(), 5.0, label="sum")
+    PrivateData(rows(), Ledger(BUDGET), store=ReleaseStore(tmp_path)).noisy_sum(
+        Pixels(), 5.0, label="sum"
+    )
     with pytest.raises(CorruptArtifact, match="another plan"):
-        PrivateData(rows(), Ledger(BUDGET), store=ReleaseStore(tmp_path)).noisy_sum(Pixels(), 6.0, label="sum")
+        PrivateData(rows(), Ledger(BUDGET), store=ReleaseStore(tmp_path)).noisy_sum(
+            Pixels(), 6.0, label="sum"
+        )
 
 
 def test_a_damaged_release_is_named_not_used(tmp_path):
@@ -258,7 +271,8 @@ def test_the_statement_tells_every_release_and_all_relations_that_apply():
         multiplier = calibrate(lambda m: (charge_of(Pixels(), m, label="the sum"),), budget)
         PrivateData(rows(), ledger).noisy_sum(Pixels(), multiplier, label="the sum")
         told = PrivacyStatement.of(ledger).to_json()
-        assert told["epsilon"] == pytest.approx(1.0, rel=1e-6) and told["epsilon"] <= 1.0 + 1e-9
+        assert told["epsilon"] == pytest.approx(1.0, rel=1e-6)
+        assert told["epsilon"] <= 1.0 + 1e-9
         assert (told["delta"], told["neighbours"]) == (1e-5, neighbours.value)
         (release,) = told["releases"]
         factor = 2 if neighbours is Neighbours.REPLACE_ONE else 1
@@ -295,13 +309,25 @@ def imported(tree: ast.AST) -> set[str]:
 def wall_breaches(source: str) -> list[str]:
     """What in a module outside the wall would go around it."""
     tree = ast.parse(source)
-    found = [n for n in imported(tree) if n.split(".")[0] == "opendp" or n.startswith("sfumato.privacy.noise")]
+    found = [
+        n
+        for n in imported(tree)
+        if n.split(".")[0] == "opendp" or n.startswith("sfumato.privacy.noise")
+    ]
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute) and node.attr.startswith("_PrivateData__"):
             found.append(node.attr)
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and "_PrivateData__" in node.value:
+        if (
+            isinstance(node, ast.Constant)
+            and isinstance(node.value, str)
+            and "_PrivateData__" in node.value
+        ):
             found.append(node.value)
-        if isinstance(node, ast.Attribute) and node.attr in ("discrete_gaussian", "FastGaussian", "poisson_mask"):
+        if isinstance(node, ast.Attribute) and node.attr in (
+            "discrete_gaussian",
+            "FastGaussian",
+            "poisson_mask",
+        ):
             found.append(node.attr)
     return found
 
@@ -329,7 +355,11 @@ def test_the_check_of_the_source_sees_each_way_around(attempt):
 def test_nothing_inside_prints_or_logs(path):
     tree = ast.parse(path.read_text(encoding="utf-8"))
     assert not imported(tree) & {"logging", "warnings", "rich", "sys", "sfumato.progress"}
-    calls = [n.func.id for n in ast.walk(tree) if isinstance(n, ast.Call) and isinstance(n.func, ast.Name)]
+    calls = [
+        n.func.id
+        for n in ast.walk(tree)
+        if isinstance(n, ast.Call) and isinstance(n.func, ast.Name)
+    ]
     assert "print" not in calls
 
 
@@ -337,7 +367,11 @@ def test_only_the_base_class_hands_rows_to_the_wall():
     for path in (SOURCE / "methods").glob("*.py"):
         tree = ast.parse(path.read_text(encoding="utf-8"))
         functions = {n.name for n in ast.walk(tree) if isinstance(n, ast.FunctionDef)}
-        calls = {n.func.attr for n in ast.walk(tree) if isinstance(n, ast.Call) and isinstance(n.func, ast.Attribute)}
+        calls = {
+            n.func.attr
+            for n in ast.walk(tree)
+            if isinstance(n, ast.Call) and isinstance(n.func, ast.Attribute)
+        }
         if path.name != "base.py":
             assert "fit" not in functions, path
             assert not calls & {"batches", "take"}, path
@@ -348,12 +382,18 @@ def test_charges_cannot_be_taken_back():
     ledger = Ledger(BUDGET)
     ledger.charge(Charge(label="x", bound=1.0, noise_multiplier=9.0))
     assert isinstance(ledger.charges, tuple)
-    assert not [name for name in dir(ledger) if name.startswith(("remove", "reset", "clear", "refund"))]
+    assert not [
+        name for name in dir(ledger) if name.startswith(("remove", "reset", "clear", "refund"))
+    ]
 
 
 @pytest.mark.parametrize("neighbours", list(Neighbours))
-@pytest.mark.parametrize(("rate", "steps", "epsilon"), [(0.01, 700, 0.3), (0.2, 30, 3.0), (0.001, 20_000, 8.0)])
-def test_a_ledger_takes_exactly_the_plan_that_was_calibrated_for_it(neighbours, rate, steps, epsilon):
+@pytest.mark.parametrize(
+    ("rate", "steps", "epsilon"), [(0.01, 700, 0.3), (0.2, 30, 3.0), (0.001, 20_000, 8.0)]
+)
+def test_a_ledger_takes_exactly_the_plan_that_was_calibrated_for_it(
+    neighbours, rate, steps, epsilon
+):
     def plan(m):
         sampled = Charge(label="steps", bound=1.0, noise_multiplier=m, rate=rate, steps=steps)
         return (Charge(label="first", bound=1.0, noise_multiplier=4 * m), sampled)

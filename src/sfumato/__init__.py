@@ -1,11 +1,11 @@
 """sfumato: turn a private data set into a synthetic one, with a differential-privacy guarantee anyone can check.
 
-    import sfumato
-    data = sfumato.load("fashion-mnist:train")
-    model = sfumato.Merf().fit(data, sfumato.Budget(epsilon=1.0, delta=1e-5))
-    synthetic = model.sample(60_000, seed=0)
-    print(model.statement_.paragraph())
-    print(sfumato.evaluate(synthetic, sfumato.load("fashion-mnist:test")))
+import sfumato
+data = sfumato.load("fashion-mnist:train")
+model = sfumato.Merf().fit(data, sfumato.Budget(epsilon=1.0, delta=1e-5))
+synthetic = model.sample(60_000, seed=0)
+print(model.statement_.paragraph())
+print(sfumato.evaluate(synthetic, sfumato.load("fashion-mnist:test")))
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ released numbers are public; everything done with them is post-processing and fr
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
@@ -37,10 +38,11 @@ class CountedByClass(FeatureMap):
         self.non_negative = phi.non_negative
 
     def __call__(self, batch: Batch) -> Tensor:
-        block = torch.empty(self.dim, len(batch))
-        self.phi.into(batch, block[:-1])
-        block[-1] = self.count_weight
-        return block.T
+        return torch.cat([self.phi(batch), torch.full((len(batch), 1), self.count_weight)], dim=1)
+
+    def pieces(self, batch: Batch) -> Iterator[tuple[int, Tensor]]:
+        yield from self.phi.pieces(batch)
+        yield self.phi.dim, torch.full((1, len(batch)), self.count_weight)
 
     def segment_of(self, batch: Batch) -> Tensor | None:
         return batch.labels if self.labelled else None
@@ -59,7 +61,9 @@ class MeanEmbedding:
         cls, data: PrivateData, phi: CountedByClass, noise_multiplier: float, *, label: str
     ) -> MeanEmbedding:
         """Pay for and take the one noisy sum."""
-        return cls.of(data.noisy_sum(phi, noise_multiplier, label=label), phi, size=data.public_size)
+        return cls.of(
+            data.noisy_sum(phi, noise_multiplier, label=label), phi, size=data.public_size
+        )
 
     @classmethod
     def of(cls, release: Release, phi: CountedByClass, *, size: int | None) -> MeanEmbedding:

@@ -12,10 +12,12 @@ from collections.abc import Iterator
 from rich.console import Console
 from rich.progress import (
     BarColumn,
-    Progress as RichProgress,
     TextColumn,
     TimeElapsedColumn,
     TimeRemainingColumn,
+)
+from rich.progress import (
+    Progress as RichProgress,
 )
 
 

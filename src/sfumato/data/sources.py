@@ -217,6 +217,11 @@ def channels_first(images: Array) -> Array:
     return np.moveaxis(images, 3, 1)
 
 
+def as_stored(values: Array) -> Array:
+    """The arrangement of arrays that need none."""
+    return values
+
+
 def check_pixel_type(dtype: np.dtype[Any]) -> None:
     if dtype != np.uint8 and dtype.kind != "f":
         raise BadInput(
@@ -246,16 +251,32 @@ def npz_members(path: Path) -> dict[str, Stored]:
     return found
 
 
+def npy_header(path: Path) -> Stored:
+    """The array in a .npy file, from its header alone."""
+    try:
+        with path.open("rb") as stream:
+            shape, fortran, dtype, offset = _npy_facts(stream)
+    except (OSError, EOFError, ValueError) as error:
+        raise _unreadable(path) from error
+    if dtype.hasobject or path.stat().st_size != offset + dtype.itemsize * math.prod(shape):
+        raise _unreadable(path)
+    return Stored(path, dtype, shape, offset, None, "plain", fortran)
+
+
+def _npy_facts(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any], int]:
+    version = np.lib.format.read_magic(stream)
+    read = (
+        np.lib.format.read_array_header_1_0
+        if version == (1, 0)
+        else np.lib.format.read_array_header_2_0
+    )
+    shape, fortran, dtype = read(stream)
+    return shape, fortran, dtype, stream.tell()
+
+
 def _npy_header(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> Stored:
     with archive.open(info) as stream:
-        version = np.lib.format.read_magic(stream)
-        read = (
-            np.lib.format.read_array_header_1_0
-            if version == (1, 0)
-            else np.lib.format.read_array_header_2_0
-        )
-        shape, fortran, dtype = read(stream)
-        offset = stream.tell()
+        shape, fortran, dtype, offset = _npy_facts(stream)
     if dtype.hasobject:
         raise BadInput(
             f"{path} holds Python objects, which sfumato never loads; save plain arrays of "

@@ -40,8 +40,8 @@ class LocalEngine:
 
     @staticmethod
     def rows_at_once(width: int) -> int:
-        """A batch whose features fit the processor's cache, within reason."""
-        return max(16, min(4096, 2**22 // max(width, 1)))
+        """A batch large enough for fast products and small enough for memory, a multiple of 16."""
+        return max(16, min(1024, 2**24 // max(width, 1)) // 16 * 16)
 
     def total(
         self,

@@ -7,6 +7,7 @@ Everything here is public: frequencies come from a public seed, the squared leng
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
@@ -15,7 +16,8 @@ from sfumato.data import Batch
 from sfumato.errors import BadInput
 from sfumato.privacy import FeatureMap
 
-_BLOCK = 1024
+# Frequencies at a time: enough for a product at full speed, few enough to find the angles in the cache.
+_BLOCK = 1000
 
 
 class FourierFeatures(FeatureMap):
@@ -30,27 +32,31 @@ class FourierFeatures(FeatureMap):
 
     def __init__(self, input_dim: int, features: int, length_scale: float, *, seed: int) -> None:
         if features < 2 or features % 2:
-            raise BadInput(f"features must be an even number of at least 2 (sines and cosines come in pairs), not {features}.")
+            raise BadInput(
+                f"features must be an even number of at least 2 (sines and cosines come in pairs), not {features}."
+            )
         if not (length_scale > 0 and math.isfinite(length_scale)):
             raise BadInput(f"length_scale must be positive and finite, not {length_scale}.")
         self.dim = features
         self.length_scale = length_scale
         generator = torch.Generator().manual_seed(seed)
         # (F, input_dim): this layout, with records as columns of the product, is the fast one on CPUs.
-        self.frequencies = torch.randn(features // 2, input_dim, generator=generator) / math.sqrt(length_scale)
+        self.frequencies = torch.randn(features // 2, input_dim, generator=generator) / math.sqrt(
+            length_scale
+        )
 
     def __call__(self, batch: Batch) -> Tensor:
-        out = torch.empty(self.dim, len(batch))
-        self.into(batch, out)
-        return out.T
+        rows = torch.empty(len(batch), self.dim)
+        for start, piece in self.pieces(batch):
+            rows[:, start : start + len(piece)] = piece.T
+        return rows
 
-    def into(self, batch: Batch, out: Tensor) -> None:
-        flat = batch.pixels().flatten(1) if batch.values.ndim == 4 else batch.values  # (n, input_dim)
+    def pieces(self, batch: Batch) -> Iterator[tuple[int, Tensor]]:
+        flat = batch.pixels().flatten(1) if batch.values.ndim == 4 else batch.values
         half = self.dim // 2
         scale = 1 / math.sqrt(half)
-        # Block by block: the angles are still in the processor's cache when their sines are taken.
         for start in range(0, half, _BLOCK):
-            block = slice(start, min(start + _BLOCK, half))
-            angles = self.frequencies[block] @ flat.T  # (block, n)
-            torch.cos(angles, out=out[block]).mul_(scale)
-            torch.sin(angles, out=out[half + block.start : half + block.stop]).mul_(scale)
+            angles = self.frequencies[start : min(start + _BLOCK, half)] @ flat.T  # (block, n)
+            sines = angles.sin()
+            yield start, angles.cos_().mul_(scale)
+            yield half + start, sines.mul_(scale)

@@ -39,7 +39,9 @@ class ConvGenerator(nn.Module):
         """(n,) labels → (n, channels, height, width) in [0, 1]"""
         noise = torch.randn(len(labels), self.latent, generator=generator)
         if self.n_classes:
-            noise = torch.cat([noise, functional.one_hot(labels, self.n_classes).to(noise.dtype)], dim=1)
+            noise = torch.cat(
+                [noise, functional.one_hot(labels, self.n_classes).to(noise.dtype)], dim=1
+            )
         x = self.dense(noise).view(-1, 16, *self.base)
         x = x.contiguous(memory_format=torch.channels_last)
         x = functional.relu(self.first(_twice(x)))

@@ -62,13 +62,21 @@ def train(
                 group["lr"] = how.rate_at(step)
             optimiser.zero_grad(set_to_none=True)
             value = loss(step, generator)
-            value.backward()  # type: ignore[no-untyped-call]
+            value.backward()
             optimiser.step()
             now = time.monotonic()
             speed = (step + 1 - start) / max(now - began, 1e-9)
             if (step + 1) % every == 0 or step == how.steps - 1:
                 shown = float(value.detach())
-                how.log({"event": "step", "step": step + 1, "steps": how.steps, "loss": shown, "seconds": now - began})
+                how.log(
+                    {
+                        "event": "step",
+                        "step": step + 1,
+                        "steps": how.steps,
+                        "loss": shown,
+                        "seconds": now - began,
+                    }
+                )
                 stage.advance(0, loss=shown, **{"steps/s": speed})
             stage.advance(1)
             if how.checkpoint is not None and now - saved > how.checkpoint_seconds:
@@ -96,7 +104,11 @@ def _damaged(path: Path) -> CorruptArtifact:
 
 
 def _keep(
-    path: Path, network: nn.Module, optimiser: torch.optim.Optimizer, generator: torch.Generator, step: int
+    path: Path,
+    network: nn.Module,
+    optimiser: torch.optim.Optimizer,
+    generator: torch.Generator,
+    step: int,
 ) -> None:
     tensors = {f"network.{name}": value for name, value in network.state_dict().items()}
     for index, state in optimiser.state_dict()["state"].items():
@@ -118,14 +130,20 @@ def _restore(
         with safe_open(path, framework="pt") as stored:
             tensors = {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118
         network.load_state_dict(
-            {name.removeprefix("network."): t for name, t in tensors.items() if name.startswith("network.")}
+            {
+                name.removeprefix("network."): t
+                for name, t in tensors.items()
+                if name.startswith("network.")
+            }
         )
         state: dict[int, dict[str, Tensor]] = {}
         for name, tensor in tensors.items():
             if name.startswith("optimiser."):
                 _, index, key = name.split(".")
                 state.setdefault(int(index), {})[key] = tensor
-        optimiser.load_state_dict({"state": state, "param_groups": optimiser.state_dict()["param_groups"]})
+        optimiser.load_state_dict(
+            {"state": state, "param_groups": optimiser.state_dict()["param_groups"]}
+        )
         generator.set_state(tensors["generator"])
     except (SafetensorError, KeyError, TypeError, ValueError, RuntimeError, OSError) as error:
         raise _damaged(path) from error

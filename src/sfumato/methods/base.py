@@ -123,7 +123,9 @@ class Synthesizer(ABC):
         parsed: dict[str, Any] = dict(more)
         for key, text in settings.items():
             if key not in known:
-                raise BadInput(f"{cls.info.name} has no setting {key!r}; it has {', '.join(known)}.")
+                raise BadInput(
+                    f"{cls.info.name} has no setting {key!r}; it has {', '.join(known)}."
+                )
             parsed[key] = _parse(text, known[key])
         return cls(**parsed)
 
@@ -240,7 +242,9 @@ class Synthesizer(ABC):
                 )
             method = get_method(config["method"])(**config["settings"])
         except (KeyError, TypeError) as error:
-            raise CorruptArtifact(f"{run.config} lacks {error}; restore the run folder from a copy.") from error
+            raise CorruptArtifact(
+                f"{run.config} lacks {error}; restore the run folder from a copy."
+            ) from error
         method._load_from(run)
         return method
 
@@ -258,7 +262,9 @@ class Synthesizer(ABC):
             origin = config["data"]
             self._origin = (origin["name"], origin["size"])
         except (KeyError, TypeError, RuntimeError, SafetensorError) as error:
-            raise CorruptArtifact(f"The run in {run.path} is damaged ({error}); restore it from a copy.") from error
+            raise CorruptArtifact(
+                f"The run in {run.path} is damaged ({error}); restore it from a copy."
+            ) from error
         self.statement_ = PrivacyStatement.of(ledger)
         self.log_ = run.read_log()
         self._releases = ReleaseStore(run.releases)
@@ -279,7 +285,9 @@ class Synthesizer(ABC):
             with atomic_path(run.samples) as temporary:
                 picture.save(temporary, format="PNG")
 
-    def _config(self, schema: Schema, budget: Budget, name: str, size: int | None) -> dict[str, Any]:
+    def _config(
+        self, schema: Schema, budget: Budget, name: str, size: int | None
+    ) -> dict[str, Any]:
         return {
             "format": FORMAT,
             "sfumato": __version__,
@@ -292,7 +300,9 @@ class Synthesizer(ABC):
 
     def _check_fitted(self) -> None:
         if not hasattr(self, "statement_"):
-            raise BadInput(f"This {type(self).__name__} has not been fitted; call fit(data, budget) first.")
+            raise BadInput(
+                f"This {type(self).__name__} has not been fitted; call fit(data, budget) first."
+            )
 
 
 load = Synthesizer.load
@@ -342,7 +352,9 @@ def _parse(text: str, parameter: Parameter) -> Any:
         return None
     try:
         if "bool" in kinds:
-            return {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}[text.lower()]
+            return {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}[
+                text.lower()
+            ]
         if "int" in kinds:
             return int(text)
         if "float" in kinds:

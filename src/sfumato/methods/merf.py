@@ -118,7 +118,11 @@ class Merf(Synthesizer):
         self.shares_ = state["shares"]
         self.generator_ = self._network(self.schema_)
         self.generator_.load_state_dict(
-            {name.removeprefix("network."): t for name, t in state.items() if name.startswith("network.")}
+            {
+                name.removeprefix("network."): t
+                for name, t in state.items()
+                if name.startswith("network.")
+            }
         )
         self.generator_.eval()
 
@@ -136,9 +140,13 @@ class Merf(Synthesizer):
         for name in ("features", "latent", "hidden", "steps", "batch", "block"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise BadInput(f"merf's {name} must be a whole number of at least 1, not {value!r}.")
+                raise BadInput(
+                    f"merf's {name} must be a whole number of at least 1, not {value!r}."
+                )
         if self.features % 2:
-            raise BadInput(f"merf's features must be even (sines and cosines come in pairs), not {self.features}.")
+            raise BadInput(
+                f"merf's features must be even (sines and cosines come in pairs), not {self.features}."
+            )
         if not self.learning_rate > 0:
             raise BadInput(f"merf's learning_rate must be positive, not {self.learning_rate}.")
         if self.length_scale is not None and not self.length_scale > 0:
@@ -160,7 +168,12 @@ class _Matching:
     """Step 3's loss: the squared distance between the released embedding and the generator's, on a block of frequencies."""
 
     def __init__(
-        self, network: ConvGenerator, fourier: FourierFeatures, embedding: MeanEmbedding, batch: int, block: int
+        self,
+        network: ConvGenerator,
+        fourier: FourierFeatures,
+        embedding: MeanEmbedding,
+        batch: int,
+        block: int,
     ) -> None:
         self.network, self.fourier, self.embedding = network, fourier, embedding
         classes = len(embedding.shares)
@@ -175,10 +188,14 @@ class _Matching:
         # Frequencies are drawn independently, so taking the blocks in turn is a random choice already.
         block = step % self.blocks
         start, stop = (self.frequencies * b // self.blocks for b in (block, block + 1))
-        angles = self.fourier.frequencies[start:stop] @ images.flatten(1).T  # (block, classes · per_class)
+        angles = (
+            self.fourier.frequencies[start:stop] @ images.flatten(1).T
+        )  # (block, classes · per_class)
         waves = torch.cat([angles.cos(), angles.sin()]) / self.frequencies**0.5
         sums = waves.view(len(waves), classes, self.per_class).sum(dim=2).T  # (classes, 2 · block)
-        columns = torch.cat([torch.arange(start, stop), torch.arange(start, stop) + self.frequencies])
+        columns = torch.cat(
+            [torch.arange(start, stop), torch.arange(start, stop) + self.frequencies]
+        )
         share = (stop - start) / self.frequencies
         return self.embedding.mmd2(sums, self.per_class, share, columns) / share
 

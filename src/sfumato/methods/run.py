@@ -47,16 +47,22 @@ class RunFolder:
                     f"{self.path} already holds a run; choose another folder, or go on with that one by --resume."
                 )
             earlier = read_json(self.config)
-            differs = [key for key in config if key != "sfumato" and earlier.get(key) != config[key]]
+            differs = [
+                key for key in config if key != "sfumato" and earlier.get(key) != config[key]
+            ]
             if differs:
                 raise RunConflict(
                     f"{self.path} was begun with other settings ({', '.join(differs)}); resume with the same ones or "
                     "choose another folder."
                 )
         elif self.path.exists() and any(self.path.iterdir()):
-            raise RunConflict(f"{self.path} is not empty and holds no run; choose a folder that does not exist yet.")
+            raise RunConflict(
+                f"{self.path} is not empty and holds no run; choose a folder that does not exist yet."
+            )
         elif resume:
-            raise BadInput(f"There is nothing to resume in {self.path}; leave out --resume to start the run.")
+            raise BadInput(
+                f"There is nothing to resume in {self.path}; leave out --resume to start the run."
+            )
         else:
             write_json(self.config, config)
         write_json(self.statement, statement)
@@ -82,26 +88,48 @@ class RunFolder:
 
     def seal(self) -> None:
         """Write the manifest: the run is finished and these are its parts."""
-        parts = [self.config, self.statement, self.generator, *sorted(self.releases.glob("*.safetensors"))]
+        parts = [
+            self.config,
+            self.statement,
+            self.generator,
+            *sorted(self.releases.glob("*.safetensors")),
+        ]
         write_json(
             self.manifest,
-            {"format": FORMAT, "sha256": {str(p.relative_to(self.path)): sha256_of(p) for p in parts}},
+            {
+                "format": FORMAT,
+                "sha256": {str(p.relative_to(self.path)): sha256_of(p) for p in parts},
+            },
         )
 
     def check(self) -> None:
         """Raise unless every part of the finished run is there and unchanged."""
         if not self.path.exists():
-            raise BadInput(f"There is no run folder {self.path}; check the path, or make one with `sfumato fit`.")
+            raise BadInput(
+                f"There is no run folder {self.path}; check the path, or make one with `sfumato fit`."
+            )
         if not self.config.exists():
-            raise BadInput(f"{self.path} is not a run folder (it has no config.json); give the --out of a `sfumato fit`.")
+            raise BadInput(
+                f"{self.path} is not a run folder (it has no config.json); give the --out of a `sfumato fit`."
+            )
         if not self.finished:
-            raise BadInput(f"The run in {self.path} is not finished; go on with it by `sfumato fit … --resume`.")
+            raise BadInput(
+                f"The run in {self.path} is not finished; go on with it by `sfumato fit … --resume`."
+            )
         manifest = read_json(self.manifest)
-        if not isinstance(manifest, dict) or manifest.get("format") != FORMAT or "sha256" not in manifest:
-            raise CorruptArtifact(f"{self.manifest} is damaged or of another version; restore the run folder.")
+        if (
+            not isinstance(manifest, dict)
+            or manifest.get("format") != FORMAT
+            or "sha256" not in manifest
+        ):
+            raise CorruptArtifact(
+                f"{self.manifest} is damaged or of another version; restore the run folder."
+            )
         for name, digest in manifest["sha256"].items():
             part = self.path / name
             if not part.exists():
                 raise CorruptArtifact(f"{part} is missing; restore the run folder from a copy.")
             if sha256_of(part) != digest:
-                raise CorruptArtifact(f"{part} is not the file this run wrote; restore the run folder from a copy.")
+                raise CorruptArtifact(
+                    f"{part} is not the file this run wrote; restore the run folder from a copy."
+                )

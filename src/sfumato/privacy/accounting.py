@@ -49,20 +49,28 @@ class Charge:
     rate: float = 1.0
     steps: int = 1
     dimension: int = 0  # numbers released per step; for the statement only
-    replace_ratio: float = 2.0  # sensitivity under replacement ÷ bound; √2 where contributions are never negative
+    replace_ratio: float = (
+        2.0  # sensitivity under replacement ÷ bound; √2 where contributions are never negative
+    )
 
     def __post_init__(self) -> None:
         if not (self.bound > 0 and math.isfinite(self.bound)):
-            raise BadInput(f"Release {self.label!r}: the bound must be positive and finite, not {self.bound}.")
+            raise BadInput(
+                f"Release {self.label!r}: the bound must be positive and finite, not {self.bound}."
+            )
         if not (self.noise_multiplier > 0 and math.isfinite(self.noise_multiplier)):
             raise BadInput(
                 f"Release {self.label!r}: the noise multiplier must be positive and finite, not {self.noise_multiplier}; "
                 "a release without noise has no guarantee."
             )
         if not 0 < self.rate <= 1:
-            raise BadInput(f"Release {self.label!r}: the sampling rate must lie in (0, 1], not {self.rate}.")
+            raise BadInput(
+                f"Release {self.label!r}: the sampling rate must lie in (0, 1], not {self.rate}."
+            )
         if self.steps < 1:
-            raise BadInput(f"Release {self.label!r}: there must be at least one step, not {self.steps}.")
+            raise BadInput(
+                f"Release {self.label!r}: there must be at least one step, not {self.steps}."
+            )
         if not math.sqrt(2) - 1e-12 <= self.replace_ratio <= 2:
             raise BadInput(f"Release {self.label!r}: the replacement ratio must lie in [√2, 2].")
 
@@ -136,12 +144,16 @@ def epsilon_of_gaussian(mu: float, delta: float) -> float:
 def _gaussian_mu(plan: Iterable[Charge], neighbours: Neighbours) -> float:
     return math.sqrt(
         math.fsum(
-            c.steps * (c.sensitivity_ratio(neighbours) / c.noise_multiplier) ** 2 for c in plan if c.rate == 1.0
+            c.steps * (c.sensitivity_ratio(neighbours) / c.noise_multiplier) ** 2
+            for c in plan
+            if c.rate == 1.0
         )
     )
 
 
-def epsilon_of(plan: Plan, delta: float, neighbours: Neighbours, *, near: float | None = None) -> float:
+def epsilon_of(
+    plan: Plan, delta: float, neighbours: Neighbours, *, near: float | None = None
+) -> float:
     """ε at δ of the whole plan, an upper bound: exact where no charge is Poisson-sampled.
 
     `near` is about how large the answer will be, if that is known (a ledger near its budget): it saves finding out.
@@ -207,7 +219,10 @@ def calibrate(plan: Callable[[float], Plan], budget: Budget) -> float:
     target = math.log(budget.epsilon)
     if all(c.rate == 1.0 for c in first):
         return _least(
-            lambda m: epsilon_of(plan(m), budget.delta, budget.neighbours), budget.epsilon, 1.0, 1e-10
+            lambda m: epsilon_of(plan(m), budget.delta, budget.neighbours),
+            budget.epsilon,
+            1.0,
+            1e-10,
         )
     fine = _grid_for(first, budget.epsilon)
     coarse = 6 * fine
@@ -216,7 +231,9 @@ def calibrate(plan: Callable[[float], Plan], budget: Budget) -> float:
         return _pld_epsilon(plan(multiplier), budget.delta, budget.neighbours, grid)
 
     # The pessimism of the grid falls as its square, so two coarse looks foretell what the fine grid will say.
-    multiplier = _least(lambda m: cost(m, 2 * coarse), budget.epsilon, _clt_guess(plan, budget), 0.02)
+    multiplier = _least(
+        lambda m: cost(m, 2 * coarse), budget.epsilon, _clt_guess(plan, budget), 0.02
+    )
     at_coarse = cost(multiplier, coarse)
     excess = max(0.0, (cost(multiplier, 2 * coarse) - at_coarse) / 3) * (1 - 1 / 36)
 
@@ -268,7 +285,9 @@ def _least(cost: Callable[[float], float], epsilon: float, start: float, toleran
     while cost(high) > epsilon:
         high *= stride
         if high > 1e9:
-            raise BadInput(f"No amount of noise reaches epsilon = {epsilon:g}; ask for a larger epsilon or delta.")
+            raise BadInput(
+                f"No amount of noise reaches epsilon = {epsilon:g}; ask for a larger epsilon or delta."
+            )
     low = high / stride
     while cost(low) <= epsilon:
         high, low = low, low / stride

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
@@ -47,9 +48,19 @@ class FeatureMap(ABC):
     def __call__(self, batch: Batch) -> Tensor:
         """(n records) → (n, dim)"""
 
-    def into(self, batch: Batch, out: Tensor) -> None:
-        """Write the transpose of `self(batch)` into `out`, (dim, n); a map may override this to save a copy."""
-        out.copy_(self(batch).T)
+    def pieces(self, batch: Batch) -> Iterator[tuple[int, Tensor]]:
+        """The transpose of `self(batch)` in pieces: (first feature, (features, n)), every feature once.
+
+        A map may override this to compute piece after piece, so that each is still in the processor's cache when it is used and
+        the whole never lies in memory. A piece is read before the next is asked for, and never written to.
+        """
+        rows = self(batch)
+        if rows.shape != (len(batch), self.dim):
+            raise ValueError(
+                f"{type(self).__name__} returned {tuple(rows.shape)} for {len(batch)} records and dim {self.dim}"
+            )
+        for start in range(0, self.dim, _BLOCK):
+            yield start, rows[:, start : start + _BLOCK].T
 
     def segment_of(self, batch: Batch) -> Tensor | None:
         """The block of each row, (n,); a value outside 0 … segments−1 drops the row. None: all in block 0."""
@@ -90,68 +101,71 @@ class BoundedSum:
     def __init__(self, phi: FeatureMap) -> None:
         self.phi = phi
         self.grid = grid_of(phi.bound)
-        self.shape = (phi.segments, phi.dim)
+        self.shape: tuple[int, ...] = (phi.segments, phi.dim)
 
     def __call__(self, batch: Batch) -> Tensor:
         """The sum over the batch in grid units, (segments, dim), int64."""
         with torch.no_grad():
-            total = torch.empty(self.shape, dtype=torch.int64)
-            rows = self._bounded(batch)
-            segment = self.phi.segment_of(batch)
-            if segment is None:
-                member = rows.new_ones(1, len(rows))
-            else:
-                member = (segment[None, :] == torch.arange(self.phi.segments)[:, None]).to(rows.dtype)
-            # Block by block, so that what is read again is still in the processor's cache.
-            for start in range(0, self.phi.dim, _BLOCK):
-                block = slice(start, start + _BLOCK)
-                total[:, block] = _exact_product(member, self._on_grid(rows[:, block]))
+            total = torch.zeros(self.shape, dtype=torch.int64)
+            if len(batch) == 0:
+                return total
+            member = self._member(batch)
+            squares = torch.zeros(len(batch), dtype=torch.float64)
+            # In hope that no row is too long, bounds are checked on the way and the sum is thrown away if one is.
+            for start, piece in self.phi.pieces(batch):
+                if self.phi.non_negative:
+                    piece = piece.clamp(min=0)  # noqa: PLW2901
+                squares += _squares(piece)
+                total[:, start : start + len(piece)] = self._sum(self._on_grid(piece), member)
+            if bool(self._too_long(squares).any()):
+                rows = self.rows(batch)
+                for start in range(0, self.phi.dim, _BLOCK):
+                    block = slice(start, start + _BLOCK)
+                    total[:, block] = self._sum(rows[:, block].T, member)
             return total
 
     def rows(self, batch: Batch) -> Tensor:
         """Each record's contribution after bounding, in grid units, (n, dim)."""
         with torch.no_grad():
-            return self._on_grid(self._bounded(batch))
+            rows = torch.empty(self.phi.dim, len(batch))
+            for start, piece in self.phi.pieces(batch):
+                rows[start : start + len(piece)] = piece
+            rows = rows.T
+            if self.phi.non_negative:
+                rows = rows.clamp(min=0)
+            unfit = self._too_long(_squares(rows.T))
+            rows[unfit] = _clipped(rows[unfit], self.phi.bound).to(rows.dtype)
+            return self._on_grid(rows)
 
-    def _bounded(self, batch: Batch) -> Tensor:
-        rows = self.phi(batch)
-        if rows.shape != (len(batch), self.phi.dim):
-            raise ValueError(
-                f"{type(self.phi).__name__} returned {tuple(rows.shape)} for {len(batch)} records and dim {self.phi.dim}"
-            )
-        return bounded(rows, self.phi.bound, self.phi.non_negative)
+    def _member(self, batch: Batch) -> Tensor:
+        """(n, segments) zeros and ones: which block each row belongs to."""
+        segment = self.phi.segment_of(batch)
+        if segment is None:
+            return torch.ones(len(batch), 1)
+        # Columns up to a multiple of 16 make the product twice as fast.
+        columns = torch.arange(-(-self.phi.segments // 16) * 16)
+        return ((segment[:, None] == columns) & (columns < self.phi.segments)).to(torch.float32)
 
-    def _on_grid(self, rows: Tensor) -> Tensor:
-        return (rows * (1 / self.grid)).round_()  # a power of two: the product is exact
+    def _sum(self, units: Tensor, member: Tensor) -> Tensor:
+        """Whole numbers (features, n) added up by block, (segments, features), without a rounding error."""
+        low, high = torch.aminmax(units.T if units.T.is_contiguous() else units)
+        if len(member) * max(-float(low), float(high)) > _EXACT_FLOAT32:
+            units, member = units.to(torch.float64), member.to(torch.float64)  # exact up to 2⁵³
+        return (units @ member).T[: self.phi.segments]
 
+    def _too_long(self, squares: Tensor) -> Tensor:
+        return ~(squares <= self.phi.bound**2 * (1 + _NORM_SLACK))  # true for NaN as well
 
-def _exact_product(member: Tensor, units: Tensor) -> Tensor:
-    """member (zeros and ones) times whole numbers, without a rounding error."""
-    low, high = torch.aminmax(units.T if units.T.is_contiguous() else units)
-    if len(units) * max(-float(low), float(high)) > _EXACT_FLOAT32:
-        units, member = units.to(torch.float64), member.to(torch.float64)  # exact up to 2⁵³
-    return (member @ units).to(torch.int64)
-
-
-def bounded(rows: Tensor, bound: float, non_negative: bool = False) -> Tensor:
-    """Clip each row to norm ≤ `bound`; rows with NaN or infinity become zero."""
-    if rows.dtype not in (torch.float32, torch.float64):
-        rows = rows.to(torch.float32)
-    if non_negative:
-        rows = rows.clamp(min=0)
-    unfit = ~(_squared_norms(rows) <= bound**2 * (1 + _NORM_SLACK))  # true for NaN as well
-    if bool(unfit.any()):
-        rows = rows.clone()
-        rows[unfit] = _clipped(rows[unfit], bound).to(rows.dtype)
-    return rows
+    def _on_grid(self, values: Tensor) -> Tensor:
+        return (values * (1 / self.grid)).round_()  # a power of two: the product is exact
 
 
-def _squared_norms(rows: Tensor) -> Tensor:
-    """(n, dim) → (n,) in double precision, never less than 1 − 1.01 · 2⁻¹⁴ of the true value."""
-    total = torch.zeros(len(rows), dtype=torch.float64)
-    for block in rows.split(_BLOCK, dim=1):
+def _squares(piece: Tensor) -> Tensor:
+    """(features, n) → (n,): squared norms in double precision, never less than 1 − 1.01 · 2⁻¹⁴ of the true value."""
+    total = torch.zeros(piece.shape[1], dtype=torch.float64)
+    for block in piece.split(_BLOCK):
         # A product with ones, not sum(): it is fast in either memory layout.
-        total += block.square() @ block.new_ones(block.shape[1])
+        total += block.new_ones(len(block)) @ block.square()
     # Squares below the smallest normal number are lost; they cannot matter beside a normal bound.
     return total
 

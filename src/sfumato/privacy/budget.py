@@ -21,7 +21,9 @@ class Neighbours(Enum):
 
     ADD_REMOVE = "add-remove"  # one record more or less; the number of records itself is private
     ZERO_OUT = "zero-out"  # one record's contribution is replaced by nothing; the number of records is public
-    REPLACE_ONE = "replace-one"  # one record becomes any other record; the number of records is public
+    REPLACE_ONE = (
+        "replace-one"  # one record becomes any other record; the number of records is public
+    )
 
     @property
     def size_is_public(self) -> bool:
@@ -43,7 +45,9 @@ class Neighbours(Enum):
             return cls(text.strip().lower().replace("_", "-"))
         except (ValueError, AttributeError):
             known = ", ".join(n.value for n in cls)
-            raise BadInput(f"Unknown neighbours relation {text!r}; choose one of {known}.") from None
+            raise BadInput(
+                f"Unknown neighbours relation {text!r}; choose one of {known}."
+            ) from None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,10 +63,14 @@ class Budget:
         for name in ("epsilon", "delta"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int | float):
-                raise BadInput(f"{name} must be a number, not {type(value).__name__}; give for example {name}=1e-5.")
+                raise BadInput(
+                    f"{name} must be a number, not {type(value).__name__}; give for example {name}=1e-5."
+                )
             object.__setattr__(self, name, float(value))
         if not (self.epsilon > 0 and math.isfinite(self.epsilon)):
-            raise BadInput(f"epsilon must be a positive finite number, not {self.epsilon}; 1 is a common choice.")
+            raise BadInput(
+                f"epsilon must be a positive finite number, not {self.epsilon}; 1 is a common choice."
+            )
         if not 0 < self.delta < 1:
             raise BadInput(
                 f"delta must lie strictly between 0 and 1, not {self.delta}; choose it well below 1 ÷ number of records."

@@ -42,4 +42,6 @@ class Ledger:
 
     def _cost(self, charges: Plan) -> float:
         # Near the budget's ε, on the very grid that `calibrate` used: what it found to fit is found to fit again.
-        return epsilon_of(charges, self.budget.delta, self.budget.neighbours, near=self.budget.epsilon)
+        return epsilon_of(
+            charges, self.budget.delta, self.budget.neighbours, near=self.budget.epsilon
+        )

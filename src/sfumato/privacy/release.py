@@ -46,7 +46,9 @@ class Release:
         description = {"format": 1, "grid": self.grid, "charge": self.charge.to_json()}
         with atomic_path(path) as temporary:
             save_file(
-                {"units": self.units.contiguous()}, temporary, metadata={"release": json.dumps(description)}
+                {"units": self.units.contiguous()},
+                temporary,
+                metadata={"release": json.dumps(description)},
             )
 
     @classmethod
@@ -63,7 +65,9 @@ class Release:
                 "spends the budget again."
             ) from error
         if units.dtype != torch.int64 or units.ndim != 2 or units.numel() != charge.dimension:
-            raise CorruptArtifact(f"{path} holds other numbers than its description says; restore the file.")
+            raise CorruptArtifact(
+                f"{path} holds other numbers than its description says; restore the file."
+            )
         return cls(units=units, grid=grid, charge=charge)
 
 

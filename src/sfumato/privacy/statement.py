@@ -53,7 +53,10 @@ class PrivacyStatement:
 
     @property
     def not_covered(self) -> tuple[str, ...]:
-        return (*((_SIZE_IS_PUBLIC,) if self.budget.neighbours.size_is_public else ()), *_NOT_COVERED)
+        return (
+            *((_SIZE_IS_PUBLIC,) if self.budget.neighbours.size_is_public else ()),
+            *_NOT_COVERED,
+        )
 
     def paragraph(self) -> str:
         names = ", ".join(f"“{c.label}”" for c in self.charges)

@@ -75,14 +75,19 @@ class PrivateData:
         """
         charge = charge_of(phi, noise_multiplier, label=label)
         if any(earlier.label == label for earlier in self.__ledger.charges):
-            raise PlanMismatch(f"Two releases are both called {label!r}; every release needs a label of its own.")
+            raise PlanMismatch(
+                f"Two releases are both called {label!r}; every release needs a label of its own."
+            )
         self.__ledger.charge(charge)
         saved = self.__store.find(charge) if self.__store else None
         if saved is not None:
             return saved
         summand = BoundedSum(phi)
         total = self.__engine.total(
-            self.__rows, summand, width=phi.dim, on_fraction=self.__reporter(f"Reading records ({label})")
+            self.__rows,
+            summand,
+            width=phi.dim,
+            on_fraction=self.__reporter(f"Reading records ({label})"),
         )
         drawn = self.__discrete(
             phi.segments * phi.dim,
@@ -96,7 +101,14 @@ class PrivateData:
         return release
 
     def poisson_steps(
-        self, rate: float, steps: int, noise_multiplier: float, *, bound: float, label: str, dimension: int = 0
+        self,
+        rate: float,
+        steps: int,
+        noise_multiplier: float,
+        *,
+        bound: float,
+        label: str,
+        dimension: int = 0,
     ) -> Iterator[Step]:
         """`steps` chances to sum over a fresh Poisson sample of `rate`; all are paid for before the first is handed out.
 
@@ -141,7 +153,9 @@ class PrivateData:
 class Step:
     """One paid step over one Poisson sample. It answers once; the size of its sample is never told."""
 
-    def __init__(self, index: int, charge: Charge, answer: Callable[[Charge, FeatureMap], Tensor]) -> None:
+    def __init__(
+        self, index: int, charge: Charge, answer: Callable[[Charge, FeatureMap], Tensor]
+    ) -> None:
         self.index = index
         self.expected_share = charge.rate
         self._charge = charge
@@ -150,7 +164,9 @@ class Step:
     def noisy_sum(self, phi: FeatureMap) -> Tensor:
         """Σ φ over this step's sample, each row clipped to φ.bound, plus Gaussian noise; (segments, dim) float64."""
         if self._answer is None:
-            raise PlanMismatch(f"Step {self.index} of {self._charge.label!r} was used already; one sum was paid for.")
+            raise PlanMismatch(
+                f"Step {self.index} of {self._charge.label!r} was used already; one sum was paid for."
+            )
         if enforced_bound(phi) > self._charge.bound:
             raise PlanMismatch(
                 f"Step {self.index} of {self._charge.label!r} was paid for with bound {self._charge.bound:g}, "

@@ -1,0 +1,80 @@
+"""Run the benchmarks and write `benchmarks/RESULTS.md` from what they print.
+
+    python benchmarks/run.py            all of them
+    python benchmarks/run.py NAME …     some; the results of the others stay
+
+Each benchmark is a script beside this one that prints Markdown or plain lines. Its last output is kept in `benchmarks/results/`.
+"""
+
+from __future__ import annotations
+
+import datetime
+import os
+import platform
+import subprocess
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).parent
+BENCHMARKS = {
+    "embedding_pass": "The embedding pass, as a share of the matrix-product peak",
+    "noise_speed": "Exact noise",
+    "merf_speed": "The whole DP-MERF fit, against a plain implementation",
+    "merf_accuracy": "DP-MERF on Fashion-MNIST",
+    "evaluation_speed": "Evaluation: real-data accuracy of the classifiers, and their time",
+}
+
+
+def machine() -> str:
+    import torch
+
+    processor = platform.processor() or platform.machine()
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        names = [
+            line.split(":", 1)[1].strip()
+            for line in cpuinfo.read_text().splitlines()
+            if line.startswith("model name")
+        ]
+        processor = names[0] if names else processor
+    return f"{processor}, {os.cpu_count()} cores, Python {platform.python_version()}, torch {torch.__version__}"
+
+
+def main() -> int:
+    wanted = sys.argv[1:] or list(BENCHMARKS)
+    unknown = [name for name in wanted if name not in BENCHMARKS]
+    if unknown:
+        print(
+            f"No benchmark is called {', '.join(unknown)}; there are {', '.join(BENCHMARKS)}.",
+            file=sys.stderr,
+        )
+        return 2
+    results = HERE / "results"
+    results.mkdir(exist_ok=True)
+    for name in wanted:
+        print(f"{name} …", file=sys.stderr, flush=True)
+        done = subprocess.run(
+            [sys.executable, HERE / f"{name}.py"], stdout=subprocess.PIPE, text=True
+        )
+        if done.returncode:
+            print(f"{name} failed; its earlier result stays.", file=sys.stderr)
+            return done.returncode
+        output = done.stdout.strip()
+        body = output if output.startswith("|") else f"```\n{output}\n```"
+        stamp = f"\n\n*{datetime.date.today()}; {machine()}.*\n"
+        (results / f"{name}.md").write_text(body + stamp, encoding="utf-8")
+    parts = [
+        "# Benchmark results\n\nWritten by `make bench` from runs; nothing here is typed by hand.\n"
+    ]
+    for name, title in BENCHMARKS.items():
+        path = results / f"{name}.md"
+        if path.exists():
+            command = f"`python benchmarks/{name}.py`"
+            parts.append(f"## {title}\n\n{command}\n\n{path.read_text(encoding='utf-8')}")
+    (HERE / "RESULTS.md").write_text("\n".join(parts), encoding="utf-8")
+    print(f"Wrote {HERE / 'RESULTS.md'}.", file=sys.stderr)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

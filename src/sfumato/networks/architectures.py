@@ -1,0 +1,232 @@
+"""The shapes of the public networks, as plain torch modules with torchvision's key names.
+
+VGG (Simonyan and Zisserman 2015), AlexNet (Krizhevsky 2014), ResNet (He et al. 2016), the VGG19 and
+decoder pair of AdaIN (Huang and Belongie 2017) and LPIPS (Zhang et al. 2018). Only the layers whose
+weights can be had are here: VGG and AlexNet end at their last convolution. No module writes in
+place, so that a hook sees what the layer gave. Everything in this module is public.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+VGG16_BLOCKS = (2, 2, 3, 3, 3)
+VGG19_BLOCKS = (2, 2, 4, 4, 4)
+_VGG_WIDTHS = (64, 128, 256, 512, 512)
+
+
+class VGG(nn.Module):
+    """The convolutions of VGG, ending with the last ReLU: torchvision's `features`, no pool5."""
+
+    def __init__(self, blocks: Sequence[int]) -> None:
+        super().__init__()
+        layers: list[nn.Module] = []
+        width = 3
+        for block, (repeats, wider) in enumerate(zip(blocks, _VGG_WIDTHS, strict=True)):
+            if block:
+                layers.append(nn.MaxPool2d(2))
+            for _ in range(repeats):
+                layers += [nn.Conv2d(width, wider, 3, padding=1), nn.ReLU()]
+                width = wider
+        self.features = nn.Sequential(*layers)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.features(images)
+
+
+class NormalisedVGG19(nn.Sequential):
+    """The VGG19 that AdaIN's decoder inverts: a 1×1 convolution in front, reflection padding.
+
+    The 1×1 convolution turns RGB in [0, 1] into the BGR of the original network, so pixels go in
+    as they are. Max pools round up. Keys are those of the published file ("0.weight", "2.weight", …).
+    """
+
+    def __init__(self) -> None:
+        layers: list[nn.Module] = [nn.Conv2d(3, 3, 1)]
+        width = 3
+        for block, (repeats, wider) in enumerate(zip(VGG19_BLOCKS, _VGG_WIDTHS, strict=True)):
+            if block:
+                layers.append(nn.MaxPool2d(2, ceil_mode=True))
+            for _ in range(repeats):
+                layers += [nn.ReflectionPad2d(1), nn.Conv2d(width, wider, 3), nn.ReLU()]
+                width = wider
+        super().__init__(*layers)
+
+
+class AdaINDecoder(nn.Sequential):
+    """From relu4_1 of `NormalisedVGG19` back to RGB: (n, 512, h, w) → (n, 3, 8h, 8w), about [0, 1]."""
+
+    def __init__(self) -> None:
+        layers: list[nn.Module] = []
+        for wide, narrow, grow in (
+            (512, 256, True),
+            (256, 256, False),
+            (256, 256, False),
+            (256, 256, False),
+            (256, 128, True),
+            (128, 128, False),
+            (128, 64, True),
+            (64, 64, False),
+        ):
+            layers += [nn.ReflectionPad2d(1), nn.Conv2d(wide, narrow, 3), nn.ReLU()]
+            if grow:
+                layers.append(nn.Upsample(scale_factor=2, mode="nearest"))
+        super().__init__(*layers, nn.ReflectionPad2d(1), nn.Conv2d(64, 3, 3))
+
+
+class AlexNet(nn.Module):
+    """The convolutions of torchvision's AlexNet, ending with the fifth ReLU."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.features = nn.Sequential(
+            nn.Conv2d(3, 64, 11, stride=4, padding=2),
+            nn.ReLU(),
+            nn.MaxPool2d(3, 2),
+            nn.Conv2d(64, 192, 5, padding=2),
+            nn.ReLU(),
+            nn.MaxPool2d(3, 2),
+            nn.Conv2d(192, 384, 3, padding=1),
+            nn.ReLU(),
+            nn.Conv2d(384, 256, 3, padding=1),
+            nn.ReLU(),
+            nn.Conv2d(256, 256, 3, padding=1),
+            nn.ReLU(),
+        )
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.features(images)
+
+
+# ----------------------------------------------------------------------------------------- ResNet
+
+
+class _BasicBlock(nn.Module):
+    expansion = 1
+
+    def __init__(self, width: int, inner: int, stride: int, eps: float, stride_first: bool) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(width, inner, 3, stride, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(inner, eps=eps)
+        self.relu = nn.ReLU()
+        self.conv2 = nn.Conv2d(inner, inner, 3, 1, 1, bias=False)
+        self.bn2 = nn.BatchNorm2d(inner, eps=eps)
+        self.downsample = _shortcut(width, inner, stride, eps)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = self.relu(self.bn1(self.conv1(x)))
+        out = self.bn2(self.conv2(out))
+        return self.relu(out + (x if self.downsample is None else self.downsample(x)))
+
+
+class _Bottleneck(nn.Module):
+    expansion = 4
+
+    def __init__(self, width: int, inner: int, stride: int, eps: float, stride_first: bool) -> None:
+        super().__init__()
+        first, second = (stride, 1) if stride_first else (1, stride)
+        self.conv1 = nn.Conv2d(width, inner, 1, first, bias=False)
+        self.bn1 = nn.BatchNorm2d(inner, eps=eps)
+        self.conv2 = nn.Conv2d(inner, inner, 3, second, 1, bias=False)
+        self.bn2 = nn.BatchNorm2d(inner, eps=eps)
+        self.conv3 = nn.Conv2d(inner, 4 * inner, 1, bias=False)
+        self.bn3 = nn.BatchNorm2d(4 * inner, eps=eps)
+        self.relu = nn.ReLU()
+        self.downsample = _shortcut(width, 4 * inner, stride, eps)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = self.relu(self.bn1(self.conv1(x)))
+        out = self.relu(self.bn2(self.conv2(out)))
+        out = self.bn3(self.conv3(out))
+        return self.relu(out + (x if self.downsample is None else self.downsample(x)))
+
+
+def _shortcut(width: int, wider: int, stride: int, eps: float) -> nn.Sequential | None:
+    if stride == 1 and width == wider:
+        return None
+    return nn.Sequential(
+        nn.Conv2d(width, wider, 1, stride, bias=False), nn.BatchNorm2d(wider, eps=eps)
+    )
+
+
+class ResNet(nn.Module):
+    """ResNet with torchvision's keys; gives logits.
+
+    `small_stem` is the habit for CIFAR: a 3×3 convolution and no max pool. `stride_first` puts the
+    stride of a bottleneck on its first convolution, as the paper and Keras do, not on the second.
+    """
+
+    def __init__(
+        self,
+        repeats: Sequence[int],
+        *,
+        bottleneck: bool = False,
+        classes: int = 1000,
+        small_stem: bool = False,
+        stride_first: bool = False,
+        eps: float = 1e-5,
+    ) -> None:
+        super().__init__()
+        block = _Bottleneck if bottleneck else _BasicBlock
+        if small_stem:
+            self.conv1 = nn.Conv2d(3, 64, 3, 1, 1, bias=False)
+        else:
+            self.conv1 = nn.Conv2d(3, 64, 7, 2, 3, bias=False)
+        self.bn1 = nn.BatchNorm2d(64, eps=eps)
+        self.relu = nn.ReLU()
+        self.maxpool = nn.Identity() if small_stem else nn.MaxPool2d(3, 2, 1)
+        width = 64
+        stages: list[nn.Sequential] = []
+        for stage, count in enumerate(repeats):
+            inner = 64 * 2**stage
+            blocks: list[nn.Module] = []
+            for index in range(count):
+                stride = 2 if stage and not index else 1
+                blocks.append(block(width, inner, stride, eps, stride_first))
+                width = inner * block.expansion
+            stages.append(nn.Sequential(*blocks))
+        self.layer1, self.layer2, self.layer3, self.layer4 = stages
+        self.avgpool = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten())
+        self.fc = nn.Linear(width, classes)
+
+    def forward(self, images: Tensor) -> Tensor:
+        x = self.maxpool(self.relu(self.bn1(self.conv1(images))))
+        x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
+        return self.fc(self.avgpool(x))
+
+
+# ------------------------------------------------------------------------------------------ LPIPS
+
+
+class LPIPS(nn.Module):
+    """Learned perceptual image patch similarity, as an embedding.
+
+    LPIPS compares the channel-normalised activations f of five layers: the sum over layers of the
+    spatial mean of Σ_c w_c (f_c(a) − f_c(b))², with w ≥ 0. So it is the squared Euclidean distance
+    of e(x) = (√(w_c / positions) · f_c(x)) over layers, channels and positions; `forward` gives e.
+
+    **Guarantee**: ‖e(x)‖² ≤ Σ over layers of max_c w_c for every x, as f has at most unit norm at
+    each position.
+    """
+
+    def __init__(self, net: VGG | AlexNet, taps: Sequence[int], widths: Sequence[int]) -> None:
+        super().__init__()
+        self.net = net
+        self.taps = tuple(taps)
+        self.heads = nn.ParameterList(nn.Parameter(torch.zeros(width)) for width in widths)
+
+    def forward(self, images: Tensor) -> Tensor:
+        parts: list[Tensor] = []
+        x = images
+        for index, layer in enumerate(self.net.features):
+            x = layer(x)
+            if index in self.taps:
+                weights = self.heads[self.taps.index(index)]  # (channels,)
+                norm = x.square().sum(1, keepdim=True).sqrt()  # (batch, 1, height, width)
+                positions = x.shape[2] * x.shape[3]
+                part = x / (norm + 1e-10) * (weights / positions).sqrt().view(1, -1, 1, 1)
+                parts.append(part.flatten(1))
+        return torch.cat(parts, 1)  # (batch, features)
