@@ -23,7 +23,6 @@ from sfumato.engines import LocalEngine
 from sfumato.features import FourierFeatures
 from sfumato.privacy import BoundedSum
 
-
 SHAPES = ((4096, 4096, 4096), (5000, 784, 2048), (2048, 2048, 2048))
 
 

@@ -1,8 +1,9 @@
 """The whole DP-MERF fit against a plain implementation of the paper's recipe, side by side in one process.
 
-The plain version is what one writes from the paper: features with frequencies as columns, the outer product with the one-hot label,
-3,000 steps of batch 100 over all frequencies, the default memory layout. It is timed on a slice and scaled up (its cost is
-proportional to records and steps); the fit is timed whole, release and exact noise included. The two take turns.
+The plain version is what one writes from the paper: features with frequencies as columns, the outer product with the
+one-hot label, 3,000 steps of batch 100 over all frequencies, the default memory layout. It is timed on a slice and scaled
+up (its cost is proportional to records and steps); the fit is timed whole, release and exact noise included. The two
+take turns.
 
     python benchmarks/merf_speed.py [--repeat 3]
 """

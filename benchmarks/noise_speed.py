@@ -38,7 +38,7 @@ def main() -> None:
     ):
         middle = statistics.median(rates)
         print(
-            f"{name:18} {middle:14,.0f} draws/s  (min {min(rates):,.0f}, max {max(rates):,.0f}); a million in {1e6 / middle:.2f} s"
+            f"{name:18} {middle:14,.0f} draws/s  ({min(rates):,.0f} to {max(rates):,.0f}); a million in {1e6 / middle:.2f} s"
         )
     print(
         f"speed-up of {os.cpu_count()} threads: {statistics.median(a / b for a, b in zip(all_cores, one, strict=True)):.2f}×"

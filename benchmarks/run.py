@@ -40,6 +40,19 @@ def machine() -> str:
     return f"{processor}, {os.cpu_count()} cores, Python {platform.python_version()}, torch {torch.__version__}"
 
 
+def quote_in_readme(results: Path) -> None:
+    """Put each result the README quotes between its marks."""
+    readme = HERE.parent / "README.md"
+    text = readme.read_text(encoding="utf-8")
+    for name in BENCHMARKS:
+        mark, path = f"<!-- results:{name} -->\n", results / f"{name}.md"
+        if mark in text and path.exists():
+            before, rest = text.split(mark)
+            after = rest.split("<!-- /results -->", 1)[1]
+            text = f"{before}{mark}{path.read_text(encoding='utf-8')}<!-- /results -->{after}"
+    readme.write_text(text, encoding="utf-8")
+
+
 def main() -> int:
     wanted = sys.argv[1:] or list(BENCHMARKS)
     unknown = [name for name in wanted if name not in BENCHMARKS]
@@ -72,6 +85,7 @@ def main() -> int:
             command = f"`python benchmarks/{name}.py`"
             parts.append(f"## {title}\n\n{command}\n\n{path.read_text(encoding='utf-8')}")
     (HERE / "RESULTS.md").write_text("\n".join(parts), encoding="utf-8")
+    quote_in_readme(results)
     print(f"Wrote {HERE / 'RESULTS.md'}.", file=sys.stderr)
     return 0
 

@@ -31,7 +31,7 @@ def run_process(*args: str | Path, **kwargs: Any) -> subprocess.CompletedProcess
         [sys.executable, "-m", "sfumato", *map(str, args)],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         **kwargs,
     )
 
@@ -59,7 +59,7 @@ def test_help_is_quick_because_nothing_heavy_is_imported() -> None:
         "heavy = {'torch', 'sklearn', 'scipy', 'numpy', 'matplotlib', 'pyarrow'} & set(sys.modules)\n"
         "assert not heavy, heavy"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
 
 
@@ -298,7 +298,7 @@ def test_a_reader_who_leaves_early_causes_no_noise() -> None:
             [sys.executable, "-m", "sfumato", "--help"],
             stdout=write,
             stderr=subprocess.PIPE,
-            timeout=60,
+            timeout=300,
         )
     finally:
         os.close(write)

@@ -182,7 +182,7 @@ def test_kill_and_resume_spend_nothing_twice(tmp_path: Path) -> None:
     try:
         _wait_for(lambda: any(out.glob("release/*.safetensors")), child)
         child.send_signal(signal.SIGINT)
-        _, told = child.communicate(timeout=60)
+        _, told = child.communicate(timeout=300)
     finally:
         child.kill()
     assert "Interrupted; nothing is lost" in told
@@ -202,7 +202,7 @@ def test_kill_and_resume_spend_nothing_twice(tmp_path: Path) -> None:
 
 
 def _wait_for(ready: Any, child: subprocess.Popen[str]) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300  # a shared machine may stall for a minute
     while not ready():
         assert child.poll() is None, child.communicate()[1]
         assert time.monotonic() < deadline
@@ -285,7 +285,7 @@ def judged(finished: Path) -> dict[str, Any]:
         ],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
     )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)

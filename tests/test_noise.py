@@ -39,14 +39,14 @@ def test_the_fast_gaussian_has_its_scale_and_no_other():
 
 
 def test_small_scales_follow_the_discrete_law_exactly():
-    scale, sample = 1.3, noise.discrete_gaussian(40_000, 1.3)
-    support = np.arange(-4, 5)  # every cell has a hundred draws or more
+    scale, sample = 0.8, noise.discrete_gaussian(40_000, 0.8)
+    support = np.arange(-2, 3)  # every cell has hundreds of draws
     weights = np.exp(-(support**2) / (2 * scale**2))
     observed = np.array([(sample == z).sum() for z in support])
     expected = weights / weights.sum() * observed.sum()
     assert stats.chisquare(observed, expected).pvalue > 1e-6
     rounded = np.diff(
-        stats.norm.cdf(np.append(support, 5) - 0.5, scale=scale)
+        stats.norm.cdf(np.append(support, 3) - 0.5, scale=scale)
     )  # a rounded Gaussian is another law
     assert stats.chisquare(observed, rounded / rounded.sum() * observed.sum()).pvalue < 1e-6
 

@@ -17,6 +17,7 @@ from torch import nn
 
 from sfumato.errors import CorruptArtifact
 from sfumato.generators import ConvGenerator, Training, checkpoint_step, train
+from sfumato.generators.networks import DoublingConv
 from sfumato.methods import Synthesizer
 from sfumato.methods.run import RunFolder
 from sfumato.storage import read_json
@@ -98,6 +99,18 @@ def test_generators_make_any_size(shape, n_classes):
     made = generator(torch.zeros(6, dtype=torch.int64), torch.Generator().manual_seed(0))
     assert made.shape == (6, *shape)
     assert bool((made >= 0).all() and (made <= 1).all())
+
+
+def test_the_folded_convolution_is_upsampling_then_convolving():
+    torch.manual_seed(0)
+    layer = DoublingConv(3, 2)
+    x = torch.randn(4, 3, 6, 7)
+    wide = nn.functional.interpolate(
+        nn.functional.pad(x, (2, 2, 2, 2), mode="replicate"), scale_factor=2, mode="bilinear"
+    )
+    plain = layer.convolution(wide)[:, :, 2:-2, 2:-2]
+    assert torch.allclose(layer(x), plain, atol=1e-5)
+    assert layer(x).shape == (4, 2, 12, 14)
 
 
 FIT = """

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 import click
 
 from sfumato._version import __version__
+from sfumato.data_cli import data as data_group
 from sfumato.errors import BadInput, CorruptArtifact, DataUnavailable, RunConflict, SfumatoError
 from sfumato.storage import read_json, write_json
 
@@ -927,6 +928,9 @@ def _known_metrics(run: Path, real: str) -> dict[str, Any] | None:
         return known if sources and all(f"{real} " in source for source in sources) else None
     except (OSError, SfumatoError, KeyError, TypeError):
         return None
+
+
+app.add_command(data_group)
 
 
 def main() -> None:

@@ -40,9 +40,9 @@ class CountedByClass(FeatureMap):
     def __call__(self, batch: Batch) -> Tensor:
         return torch.cat([self.phi(batch), torch.full((len(batch), 1), self.count_weight)], dim=1)
 
-    def pieces(self, batch: Batch) -> Iterator[tuple[int, Tensor]]:
+    def pieces(self, batch: Batch) -> Iterator[tuple[int, Tensor, float]]:
         yield from self.phi.pieces(batch)
-        yield self.phi.dim, torch.full((1, len(batch)), self.count_weight)
+        yield self.phi.dim, torch.ones(1, len(batch)), self.count_weight
 
     def segment_of(self, batch: Batch) -> Tensor | None:
         return batch.labels if self.labelled else None

@@ -1,8 +1,19 @@
 """Data in and out: schemas, datasets, readers, writers and public data sets known by name."""
 
 from sfumato.data.dataset import Batch, Dataset
+from sfumato.data.entry import NamedSet
 from sfumato.data.loading import load, schema_of
-from sfumato.data.named import list_named
+from sfumato.data.named import find_named, list_named
 from sfumato.data.schema import Column, Schema
 
-__all__ = ["Batch", "Column", "Dataset", "Schema", "list_named", "load", "schema_of"]
+__all__ = [
+    "Batch",
+    "Column",
+    "Dataset",
+    "NamedSet",
+    "Schema",
+    "find_named",
+    "list_named",
+    "load",
+    "schema_of",
+]

@@ -31,7 +31,7 @@ class NamedSet:
     data that a method may learn from. Sets with the same `store` share one cache folder and one
     download. A set is `exact` when its files are the published bytes or follow from them by
     whole-number work; otherwise (pictures decoded or rendered here) another version of a library
-    may change single pixels, and then the records' number and shape are checked instead.
+    may change some pixels, and then the records' number and shape are checked instead.
     """
 
     name: str

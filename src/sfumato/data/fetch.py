@@ -318,7 +318,7 @@ def _fetch_any(
                         raise
                     progress.note(
                         f"{folder.name}: the archive is the registered one, but another version of "
-                        "a library decoded it, so single pixels may differ from the registered set."
+                        "a library decoded it, so some pixels may differ from the registered set."
                     )
                 for name in files:
                     _move_in(workshop / name, folder / name)

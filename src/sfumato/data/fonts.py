@@ -190,8 +190,13 @@ FONT_DIGITS = NamedSet(
     licence="each typeface its own free licence (OFL, GPL with font exception, …); see the packages",
     use="public",
     schema=Schema(kind="images", shape=(1, SIDE, SIDE), classes=class_names(10)),
-    sizes={"train": 0, "test": 0},
-    files=array_files("0" * 64, "0" * 64, "0" * 64, "0" * 64),
+    sizes={"train": 5_740, "test": 1_440},
+    files=array_files(
+        "2682cd075f1a5fd291ffdec1c127c311a5534354d4897c0759954049bf569670",
+        "fdba5b85764f2ff216c2a1ed42624bc983e6f0df7c87a16c274c0276c8831de9",
+        "3331af77230772a1dcc6e43201ea1165a2f676a68b925b7012c85b6131dd45e6",
+        "e2242697f324bc8b922a54419509c14c87cf26fe1e4c4ab99a399e9a73b2a7c0",
+    ),
     sources=(
         Prepared(DebianArchives(PACKAGES), tuple(f"{name}.deb" for name in PACKAGES), _prepare),
     ),

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sfumato.data.dataset import Dataset
+from sfumato.data.entry import NamedSet
 from sfumato.data.folders import FolderSource, class_folders
-from sfumato.data.named import NamedSet, find_named, unknown_name
+from sfumato.data.named import find_named, unknown_name
 from sfumato.data.schema import Schema, class_names
 from sfumato.data.sources import (
     Source,

@@ -10,7 +10,9 @@ from torch.nn import functional
 
 
 class ConvGenerator(nn.Module):
-    """The generator of DP-MERF (thesis, app. B): normals and a one-hot label → two dense layers → two upsampling convolutions → [0, 1].
+    """The generator of DP-MERF (thesis, app. B).
+
+    Normals and a one-hot label → two dense layers → two upsampling convolutions → [0, 1].
 
     For 28×28: 16 channels at 7×7, twice bilinear ×2 and a 5×5 convolution (16 → 8 → channels). Other sizes start from a
     quarter of the size, rounded up, and are cut to it at the end.
@@ -31,7 +33,7 @@ class ConvGenerator(nn.Module):
             nn.BatchNorm1d(16 * self.base[0] * self.base[1]),
         )
         self.first = nn.Conv2d(16, 8, 5, padding=2)
-        self.second = nn.Conv2d(8, channels, 5, padding=2)
+        self.second = DoublingConv(8, channels)
         # Measured: half the time of the default layout for these narrow convolutions on a CPU.
         self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
@@ -45,8 +47,41 @@ class ConvGenerator(nn.Module):
         x = self.dense(noise).view(-1, 16, *self.base)
         x = x.contiguous(memory_format=torch.channels_last)
         x = functional.relu(self.first(_twice(x)))
-        x = torch.sigmoid(self.second(_twice(x)))
+        x = torch.sigmoid(self.second(x))
         return x[:, :, : self.shape[1], : self.shape[2]]
+
+
+class DoublingConv(nn.Module):
+    """Bilinear ×2 and then a 5×5 convolution, computed as one convolution at the small size.
+
+    Both are linear, so for each of the four positions of a pixel within its 2×2 block the two together are a 5×5 convolution
+    of the small image; the four results are interleaved. Two to three times as fast for few output channels.
+    Differs from the paper: beyond the edge the image continues as at the edge, where a padded convolution sees zeros.
+    """
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.convolution = nn.Conv2d(inputs, outputs, 5)
+        fold = torch.zeros(2, 5, 5)  # (position, tap at the small size, tap at the large size)
+        for position in range(2):
+            for tap in range(5):
+                cell, half = divmod(position + tap - 2, 2)
+                # Bilinear: an even pixel takes a quarter from the left neighbour, an odd one from the right.
+                fold[position, cell + 2, tap] += 0.75
+                fold[position, cell + (1 if half == 0 else 3), tap] += 0.25
+        self.register_buffer("fold", fold, persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        weight, bias = self.convolution.weight, self.convolution.bias
+        assert bias is not None
+        outputs, inputs = weight.shape[:2]
+        four = torch.einsum("pas,qbt,oist->opqiab", self.fold, self.fold, weight)
+        four = four.reshape(4 * outputs, inputs, 5, 5).contiguous(memory_format=torch.channels_last)
+        x = functional.pad(x, (2, 2, 2, 2), mode="replicate")
+        return functional.pixel_shuffle(
+            functional.conv2d(x, four, bias.repeat_interleave(4)),
+            2,
+        )
 
 
 def _twice(x: Tensor) -> Tensor:

@@ -47,7 +47,7 @@ def train(
 ) -> None:
     """Minimise `loss(step, generator)` over the network's parameters with Adam, in place; leaves it in eval mode."""
     parameters = list(network.parameters())
-    optimiser = torch.optim.Adam(parameters, lr=how.learning_rate)
+    optimiser = torch.optim.Adam(parameters, lr=how.learning_rate, fused=True)
     generator = torch.Generator().manual_seed(how.seed)
     start = 0
     if how.checkpoint is not None and how.checkpoint.exists():

@@ -238,7 +238,7 @@ class Synthesizer(ABC):
         try:
             if config["format"] != FORMAT:
                 raise CorruptArtifact(
-                    f"{run.config} is of format {config['format']} and this version reads {FORMAT}; use the version that wrote it."
+                    f"{run.config} is of format {config['format']}, not {FORMAT}; use the version that wrote it."
                 )
             method = get_method(config["method"])(**config["settings"])
         except (KeyError, TypeError) as error:

@@ -44,7 +44,7 @@ class Merf(Synthesizer):
 
     HELP = {
         "features": "Number of random features, an even number; more follow the kernel better and take more noise in all.",
-        "length_scale": "Squared length scale of the Gaussian kernel over pixels in [0, 1], a public constant; auto: 127/784 per pixel.",
+        "length_scale": "Squared length scale of the kernel on pixels in [0, 1], a public constant; auto: 127/784 per pixel.",
         "latent": "Normal numbers that go into the generator.",
         "hidden": "Width of the generator's dense layer.",
         "steps": "Training steps of the generator.",
@@ -63,7 +63,7 @@ class Merf(Synthesizer):
         hidden: int = 200,
         steps: int = 3_000,
         batch: int = 100,
-        block: int = 1_000,
+        block: int = 500,
         learning_rate: float = 0.01,
         seed: int = 0,
     ) -> None:

@@ -225,7 +225,8 @@ class LPIPS(nn.Module):
             x = layer(x)
             if index in self.taps:
                 weights = self.heads[self.taps.index(index)]  # (channels,)
-                norm = x.square().sum(1, keepdim=True).sqrt()  # (batch, 1, height, width)
+                # Clamped only where all channels are zero: there the root has no derivative.
+                norm = x.square().sum(1, keepdim=True).clamp_min(1e-20).sqrt()  # (batch, 1, h, w)
                 positions = x.shape[2] * x.shape[3]
                 part = x / (norm + 1e-10) * (weights / positions).sqrt().view(1, -1, 1, 1)
                 parts.append(part.flatten(1))

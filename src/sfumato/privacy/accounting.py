@@ -20,21 +20,17 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import dp_accounting
-from dp_accounting.pld import privacy_loss_distribution as pld
 from scipy.optimize import brentq
 from scipy.special import log_ndtr
 
 from sfumato.errors import BadInput
 from sfumato.privacy.budget import Budget, Neighbours
 
-_RELATION = {
-    Neighbours.ADD_REMOVE: dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE,
-    Neighbours.ZERO_OUT: dp_accounting.NeighboringRelation.REPLACE_SPECIAL,
-    Neighbours.REPLACE_ONE: dp_accounting.NeighboringRelation.REPLACE_ONE,
-}
+if TYPE_CHECKING:
+    from dp_accounting import DpEvent
+
 # The coarsest and finest steps of the privacy loss grid: beyond them PLD is either too loose or too slow.
 _GRID_COARSEST, _GRID_FINEST = 4e-3, 2e-5
 
@@ -91,9 +87,11 @@ class Charge:
     def sensitivity(self, neighbours: Neighbours) -> float:
         return self.bound * self.sensitivity_ratio(neighbours)
 
-    def event(self) -> dp_accounting.DpEvent:
+    def event(self) -> DpEvent:
         """The same as a dp-accounting event, in units of the bound."""
-        event: dp_accounting.DpEvent = dp_accounting.GaussianDpEvent(self.noise_multiplier)
+        import dp_accounting
+
+        event: DpEvent = dp_accounting.GaussianDpEvent(self.noise_multiplier)
         if self.rate < 1:
             event = dp_accounting.PoissonSampledDpEvent(self.rate, event)
         return event if self.steps == 1 else dp_accounting.SelfComposedDpEvent(event, self.steps)
@@ -183,6 +181,15 @@ def _grid_for(plan: Plan, epsilon: float) -> float:
 
 @lru_cache(maxsize=256)
 def _pld_epsilon(plan: Plan, delta: float, neighbours: Neighbours, grid: float) -> float:
+    # Seconds to import, and only plans with Poisson sampling need it.
+    from dp_accounting import NeighboringRelation
+    from dp_accounting.pld import privacy_loss_distribution as pld
+
+    relation = {
+        Neighbours.ADD_REMOVE: NeighboringRelation.ADD_OR_REMOVE_ONE,
+        Neighbours.ZERO_OUT: NeighboringRelation.REPLACE_SPECIAL,
+        Neighbours.REPLACE_ONE: NeighboringRelation.REPLACE_ONE,
+    }[neighbours]
     total = pld.identity(value_discretization_interval=grid)
     for charge in plan:
         if charge.rate < 1.0:
@@ -191,7 +198,7 @@ def _pld_epsilon(plan: Plan, delta: float, neighbours: Neighbours, grid: float) 
                     charge.noise_multiplier,
                     value_discretization_interval=grid,
                     sampling_prob=charge.rate,
-                    neighboring_relation=_RELATION[neighbours],
+                    neighboring_relation=relation,
                 ).self_compose(charge.steps)
             )
     mu = _gaussian_mu(plan, neighbours)
@@ -201,7 +208,7 @@ def _pld_epsilon(plan: Plan, delta: float, neighbours: Neighbours, grid: float) 
             pld.from_gaussian_mechanism(
                 1 / mu,
                 value_discretization_interval=grid,
-                neighboring_relation=dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE,
+                neighboring_relation=NeighboringRelation.ADD_OR_REMOVE_ONE,
             )
         )
     return float(total.get_epsilon_for_delta(delta))

@@ -48,8 +48,8 @@ class FeatureMap(ABC):
     def __call__(self, batch: Batch) -> Tensor:
         """(n records) → (n, dim)"""
 
-    def pieces(self, batch: Batch) -> Iterator[tuple[int, Tensor]]:
-        """The transpose of `self(batch)` in pieces: (first feature, (features, n)), every feature once.
+    def pieces(self, batch: Batch) -> Iterator[tuple[int, Tensor, float]]:
+        """The transpose of `self(batch)` in pieces: (first feature, (features, n), positive factor), every feature once.
 
         A map may override this to compute piece after piece, so that each is still in the processor's cache when it is used and
         the whole never lies in memory. A piece is read before the next is asked for, and never written to.
@@ -60,7 +60,7 @@ class FeatureMap(ABC):
                 f"{type(self).__name__} returned {tuple(rows.shape)} for {len(batch)} records and dim {self.dim}"
             )
         for start in range(0, self.dim, _BLOCK):
-            yield start, rows[:, start : start + _BLOCK].T
+            yield start, rows[:, start : start + _BLOCK].T, 1.0
 
     def segment_of(self, batch: Batch) -> Tensor | None:
         """The block of each row, (n,); a value outside 0 … segments−1 drops the row. None: all in block 0."""
@@ -83,11 +83,12 @@ def grid_of(bound: float) -> float:
 def enforced_bound(phi: FeatureMap) -> float:
     """The length that no row exceeds after bounding, whatever φ returned.
 
-    Proof. A row passes unclipped if its computed squared norm is ≤ bound² · (1 + 2⁻¹⁴), room for a map whose norm is the bound
-    itself up to rounding. The computed value is at least 1 − 1.01 · 2⁻¹⁴ of the true one, so the true squared norm is
-    ≤ bound² · (1 + 2⁻¹³ + 2⁻²⁰) and the norm ≤ bound · (1 + 2⁻¹³). A clipped row is scaled to `bound` in double precision and stored in single:
-    ≤ bound · (1 + 2⁻²³). Rounding to the grid moves each of `dim` entries by at most grid/2 ≤ bound · 2⁻¹⁹, hence the row by at
-    most √dim · bound · 2⁻¹⁹.
+    Proof. A row passes unclipped if its computed squared norm is ≤ bound² · (1 + 2⁻¹⁴), room for a map whose norm is the
+    bound itself up to rounding. The computed value is at least 1 − 1.01 · 2⁻¹⁴ of the true one, so the true squared norm
+    is ≤ bound² · (1 + 2⁻¹³ + 2⁻²⁰) and the norm ≤ bound · (1 + 0.51 · 2⁻¹³); multiplying by a piece's factor and by
+    1 ÷ grid adds at most 2⁻²² of it. A clipped row is scaled to `bound` in double precision and stored in single:
+    ≤ bound · (1 + 2⁻²³). Rounding to the grid moves each of `dim` entries by at most
+    grid/2 ≤ bound · 2⁻¹⁹, hence the row by at most √dim · bound · 2⁻¹⁹.
     """
     return phi.bound * (1 + 2 * _NORM_SLACK + math.sqrt(phi.dim) * 2.0 ** -(_GRID_DIGITS + 1))
 
@@ -111,12 +112,17 @@ class BoundedSum:
                 return total
             member = self._member(batch)
             squares = torch.zeros(len(batch), dtype=torch.float64)
+            scratch = torch.empty(0)
             # In hope that no row is too long, bounds are checked on the way and the sum is thrown away if one is.
-            for start, piece in self.phi.pieces(batch):
+            for start, piece, factor in self.phi.pieces(batch):
                 if self.phi.non_negative:
-                    piece = piece.clamp(min=0)  # noqa: PLW2901
-                squares += _squares(piece)
-                total[:, start : start + len(piece)] = self._sum(self._on_grid(piece), member)
+                    piece = piece.clamp(min=0)
+                # One scratch block for all pieces stays in the cache; fresh memory each time would not.
+                if scratch.shape != piece.shape or scratch.dtype != piece.dtype:
+                    scratch = torch.empty_like(piece, memory_format=torch.contiguous_format)
+                squares += _squares(piece, scratch) * factor**2
+                units = torch.mul(piece, factor / self.grid, out=scratch).round_()
+                total[:, start : start + len(piece)] = self._sum(units, member)
             if bool(self._too_long(squares).any()):
                 rows = self.rows(batch)
                 for start in range(0, self.phi.dim, _BLOCK):
@@ -128,14 +134,14 @@ class BoundedSum:
         """Each record's contribution after bounding, in grid units, (n, dim)."""
         with torch.no_grad():
             rows = torch.empty(self.phi.dim, len(batch))
-            for start, piece in self.phi.pieces(batch):
-                rows[start : start + len(piece)] = piece
+            for start, piece, factor in self.phi.pieces(batch):
+                torch.mul(piece, factor, out=rows[start : start + len(piece)])
             rows = rows.T
             if self.phi.non_negative:
                 rows = rows.clamp(min=0)
-            unfit = self._too_long(_squares(rows.T))
+            unfit = self._too_long(_squares(rows.T, torch.empty_like(rows.T)))
             rows[unfit] = _clipped(rows[unfit], self.phi.bound).to(rows.dtype)
-            return self._on_grid(rows)
+            return (rows * (1 / self.grid)).round_()
 
     def _member(self, batch: Batch) -> Tensor:
         """(n, segments) zeros and ones: which block each row belongs to."""
@@ -156,16 +162,13 @@ class BoundedSum:
     def _too_long(self, squares: Tensor) -> Tensor:
         return ~(squares <= self.phi.bound**2 * (1 + _NORM_SLACK))  # true for NaN as well
 
-    def _on_grid(self, values: Tensor) -> Tensor:
-        return (values * (1 / self.grid)).round_()  # a power of two: the product is exact
 
-
-def _squares(piece: Tensor) -> Tensor:
+def _squares(piece: Tensor, scratch: Tensor) -> Tensor:
     """(features, n) → (n,): squared norms in double precision, never less than 1 − 1.01 · 2⁻¹⁴ of the true value."""
     total = torch.zeros(piece.shape[1], dtype=torch.float64)
-    for block in piece.split(_BLOCK):
+    for block in torch.square(piece, out=scratch).split(_BLOCK):
         # A product with ones, not sum(): it is fast in either memory layout.
-        total += block.new_ones(len(block)) @ block.square()
+        total += block.new_ones(len(block)) @ block
     # Squares below the smallest normal number are lost; they cannot matter beside a normal bound.
     return total
 

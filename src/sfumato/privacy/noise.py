@@ -19,7 +19,6 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
-import opendp.prelude as dp
 from numpy.typing import NDArray
 
 _CHUNK = 8192
@@ -29,6 +28,8 @@ FloatSampler = Callable[[tuple[int, ...], float], NDArray[np.float64]]
 
 
 def _measurement(scale: float) -> Any:
+    import opendp.prelude as dp  # a second to import, and only a fit needs it
+
     dp.enable_features("contrib")
     space = dp.vector_domain(dp.atom_domain(T="i64")), dp.l2_distance(T=float)
     return dp.m.make_gaussian(*space, scale=scale)

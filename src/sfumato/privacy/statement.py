@@ -5,6 +5,7 @@ Written for two readers: a script (`to_json`) and a person who has to sign it (`
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -62,12 +63,13 @@ class PrivacyStatement:
         names = ", ".join(f"“{c.label}”" for c in self.charges)
         count = len(self.charges)
         others = "; ".join(
-            f"{name}: ε = {value:.4g}"
+            f"{name}: ε = {_upwards(value)}"
             for name, value in self.epsilon_under().items()
             if name != self.budget.neighbours.value
         )
         return (
-            f"Everything published from this run satisfies (ε = {self.epsilon:.4g}, δ = {self.budget.delta:.3g})-differential "
+            "Everything in this run but the metrics marked as computed on real data satisfies "
+            f"(ε = {_upwards(self.epsilon)}, δ = {_plain(self.budget.delta)})-differential "
             f"privacy. The unit of privacy is one record, under the relation “{self.budget.neighbours.value}”: "
             f"{self.budget.neighbours.meaning}. Whatever anyone could conclude from the synthetic data about one record, "
             "the odds of it change by a factor of at most e^ε when that record is changed so, except with probability δ. "
@@ -106,3 +108,18 @@ class PrivacyStatement:
             "not_covered": list(self.not_covered),
             "paragraph": self.paragraph(),
         }
+
+
+def _upwards(epsilon: float) -> str:
+    """ε to four digits, rounded up: a bound must not be told smaller than it is."""
+    if epsilon == 0:
+        return "0"
+    # The hair taken off first keeps 1 from becoming 1.001 for the sake of the last bit.
+    digits = 3 - math.floor(math.log10(epsilon))
+    return f"{math.ceil(epsilon * (1 - 1e-9) * 10**digits) / 10**digits:.4g}"
+
+
+def _plain(delta: float) -> str:
+    """1e-05 as people write it: 1e-5."""
+    mantissa, _, exponent = f"{delta:.3g}".partition("e")
+    return f"{mantissa}e{int(exponent)}" if exponent else mantissa

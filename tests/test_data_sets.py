@@ -1,0 +1,777 @@
+"""The named sets one by one: each reader on a tiny archive of the same layout, and the real ones."""
+
+from __future__ import annotations
+
+import dataclasses
+import gzip
+import hashlib
+import io
+import json
+import math
+import tarfile
+import zipfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import numpy as np
+import pytest
+import torch
+from click.testing import CliRunner
+from PIL import Image, UnidentifiedImageError
+from scipy import integrate, stats
+
+from sfumato.data import fetch, fonts, gaussians, image_sets, list_named, load, table_sets
+from sfumato.data.entry import array_files, every_fifth, open_arrays, write_arrays
+from sfumato.data.fetch import NpmPackage, Prepared, PypiPackage, SourceFailed, ensure
+from sfumato.data_cli import data as data_commands
+from sfumato.errors import BadInput, DataUnavailable
+from sfumato.progress import Progress
+from sfumato.storage import cache_folder, sha256_of
+
+SILENT = Progress()
+
+
+class Heard(Progress):
+    """A reporter that remembers what was said."""
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("SFUMATO_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "data"
+
+
+@pytest.fixture
+def rooms(tmp_path: Path) -> tuple[Path, Path]:
+    raw, workshop = tmp_path / "w" / "raw", tmp_path / "w"
+    raw.mkdir(parents=True)
+    return raw, workshop
+
+
+def zipped(content: Mapping[str, bytes]) -> bytes:
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w") as archive:
+        for name, inside in content.items():
+            archive.writestr(name, inside)
+    return stream.getvalue()
+
+
+def tarred(content: Mapping[str, bytes]) -> bytes:
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode="w:gz") as archive:
+        for name, inside in content.items():
+            facts = tarfile.TarInfo(name)
+            facts.size = len(inside)
+            archive.addfile(facts, io.BytesIO(inside))
+    return stream.getvalue()
+
+
+def picture(pixels: np.ndarray[Any, Any], kind: str = "PNG") -> bytes:
+    stream = io.BytesIO()
+    Image.fromarray(pixels).save(stream, kind)
+    return stream.getvalue()
+
+
+def arrays(workshop: Path, split: str) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    source = open_arrays(workshop, split)
+    values, labels = next(source.blocks(10**6))
+    assert labels is not None
+    return np.asarray(values), np.asarray(labels)
+
+
+# ------------------------------------------------------------------------- packages of Python, npm
+
+
+@pytest.fixture
+def shelf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder from which the real pip serves, without any index."""
+    folder = tmp_path / "shelf"
+    folder.mkdir()
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
+    monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
+    monkeypatch.delenv("PIP_CERT", raising=False)
+    return folder
+
+
+def test_pip_hands_over_files_of_a_wheel(shelf: Path, tmp_path: Path) -> None:
+    facts = "toyset-1.0.dist-info"
+    wheel = shelf / "toyset-1.0-py3-none-any.whl"
+    wheel.write_bytes(
+        zipped(
+            {
+                "toyset/data/a.bin": b"alpha",
+                f"{facts}/METADATA": b"Metadata-Version: 2.1\nName: toyset\nVersion: 1.0\n",
+                f"{facts}/WHEEL": b"Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+                f"{facts}/RECORD": b"",
+            }
+        )
+    )
+    package = PypiPackage(wheel.name, sha256_of(wheel), "toyset/data")
+    assert package.requirement == "toyset==1.0"
+    workshop = tmp_path / "w"
+    workshop.mkdir()
+    package.fetch(workshop, ("a.bin",), SILENT)
+    assert (workshop / "a.bin").read_bytes() == b"alpha"
+    with pytest.raises(SourceFailed, match="does not hold"):
+        package.fetch(workshop, ("b.bin",), SILENT)
+    with pytest.raises(SourceFailed, match="another SHA-256"):
+        dataclasses.replace(package, sha256="0" * 64).fetch(workshop, ("a.bin",), SILENT)
+    with pytest.raises(SourceFailed, match="pip failed"):
+        dataclasses.replace(package, archive="toyset-2.0-py3-none-any.whl").fetch(
+            workshop, ("a.bin",), SILENT
+        )
+
+
+def test_the_setup_of_a_source_archive_never_runs(shelf: Path, tmp_path: Path) -> None:
+    canary = tmp_path / "ran"
+    setup = f"open({str(canary)!r}, 'w').close()\nfrom setuptools import setup\nsetup()\n"
+    archive = shelf / "toy-set-1.0.tar.gz"
+    archive.write_bytes(
+        tarred(
+            {
+                "toy-set-1.0/setup.py": setup.encode(),
+                "toy-set-1.0/PKG-INFO": b"Metadata-Version: 1.1\nName: toy-set\nVersion: 1.0\n",
+                "toy-set-1.0/data/a.bin": b"alpha",
+            }
+        )
+    )
+    package = PypiPackage(archive.name, sha256_of(archive), "toy-set-1.0/data")
+    workshop = tmp_path / "w"
+    workshop.mkdir()
+    package.fetch(workshop, ("a.bin",), SILENT)
+    assert (workshop / "a.bin").read_bytes() == b"alpha"
+    assert not canary.exists()
+    with pytest.raises(SourceFailed, match="no such source archive"):
+        dataclasses.replace(package, archive="toy-set-1.1.tar.gz").fetch(workshop, ("x",), SILENT)
+
+
+def test_the_address_of_a_source_archive_is_read_off_what_pip_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = tmp_path / "store"
+    store.mkdir()
+    (store / "toy-1.0.tar.gz").write_bytes(tarred({"toy-1.0/a": b"alpha"}))
+    said = (
+        f"  Skipping link: No sources permitted for toy: file://{store}/toy-1.0.tar.gz.asc\n"
+        f"  Skipping link: No sources permitted for toy: file://{store}/not-toy-1.0.tar.gz#sha256=0\n"
+        f"  Skipping link: No sources permitted for toy: file://{store}/toy-1.0.tar.gz#sha256=0 (from x)\n"
+    )
+    asked: list[list[str]] = []
+
+    def ask(command: list[str], folder: Path, name: str | None = None) -> tuple[int, str]:
+        asked.append(command)
+        return 1, said if "download" in command else ""
+
+    monkeypatch.setattr(fetch, "ask_tool", ask)
+    monkeypatch.delenv("PIP_CERT", raising=False)
+    package = PypiPackage("toy-1.0.tar.gz", sha256_of(store / "toy-1.0.tar.gz"), "toy-1.0")
+    package.fetch(tmp_path, ("a",), SILENT)
+    assert (tmp_path / "a").read_bytes() == b"alpha"
+    assert "--only-binary" in asked[0], "pip may not even look at what it would have to build"
+
+
+@pytest.mark.parametrize(
+    ("package", "archive"),
+    [("toy@1.0", "toy-1.0.tgz"), ("@owner/toy.js@2.1.0", "owner-toy.js-2.1.0.tgz")],
+)
+def test_npm_archives_are_called_what_npm_calls_them(package: str, archive: str) -> None:
+    assert NpmPackage(package, "0" * 64, None).archive == archive
+
+
+def test_an_archive_placed_by_hand_spares_the_download(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise SourceFailed("no connection")
+
+    def prepare(raw: Path, workshop: Path, progress: Progress) -> None:
+        with zipfile.ZipFile(raw / name) as archive:
+            (workshop / "a.bin").write_bytes(archive.read("toy/a"))
+
+    monkeypatch.setattr(fetch, "run_tool", refuse)
+    name, content = "toy-1.0-py3-none-any.whl", zipped({"toy/a": b"alpha"})
+    sha = hashlib.sha256(content).hexdigest()
+    files = {"a.bin": hashlib.sha256(b"alpha").hexdigest()}
+    whole = Prepared(PypiPackage(name, sha, None), (name,), prepare)
+    with pytest.raises(DataUnavailable, match=rf"a\.bin \(plain or as \.gz\) or {name} into"):
+        ensure("toy", files, (whole,))
+    (cache / "toy" / name).write_bytes(content)
+    assert (ensure("toy", files, (whole,)) / "a.bin").read_bytes() == b"alpha"
+    # One folder up it serves several sets, and a source that unpacks single files finds it too.
+    (cache / name).write_bytes(content)
+    direct = PypiPackage(name, sha, "toy")
+    assert ensure("other", {"a": files["a.bin"]}, (direct,)) == cache / "other"
+    (cache / name).write_bytes(content[:-9])
+    with pytest.raises(DataUnavailable, match="another SHA-256"):
+        ensure("third", {"a": files["a.bin"]}, (direct,))
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [ValueError(), KeyError("x"), zipfile.BadZipFile(), UnidentifiedImageError()],
+)
+def test_archives_that_cannot_be_read_are_a_reason_not_a_crash(
+    cache: Path, failure: Exception
+) -> None:
+    @dataclasses.dataclass
+    class Nothing:
+        about: str = "a mirror"
+
+        def fetch(self, workshop: Path, names: tuple[str, ...], progress: Progress) -> None: ...
+
+    def prepare(raw: Path, workshop: Path, progress: Progress) -> None:
+        (workshop / "a.bin").write_bytes(b"half")
+        raise failure
+
+    with pytest.raises(DataUnavailable, match=r"a mirror: its .* damaged"):
+        ensure("toy", {"a.bin": "0" * 64}, (Prepared(Nothing(), (), prepare),))
+    assert {file.name for file in (cache / "toy").iterdir()} == {".lock"}
+
+
+def _drawn(workshop: Path, size: int = 40, side: int = 8) -> None:
+    for split in ("train", "test"):
+        write_arrays(workshop, split, np.zeros((size, 1, side, side), np.uint8), np.zeros(size))
+
+
+@pytest.mark.parametrize(
+    ("size", "side", "exact", "accepted"),
+    [(40, 8, False, True), (39, 8, False, False), (40, 9, False, False), (40, 8, True, False)],
+)
+def test_a_rendered_set_may_differ_in_pixels_but_not_in_number_or_shape(
+    cache: Path, size: int, side: int, exact: bool, accepted: bool
+) -> None:
+    heard = Heard()
+    source = fetch.Built("a build", lambda workshop: _drawn(workshop, size, side))
+    entry = dataclasses.replace(
+        image_sets.DIGITS,
+        name="toy",
+        sizes={"train": 40, "test": 40},
+        files=array_files(*["0" * 64] * 4),
+        sources=(source,),
+        open=open_arrays,
+        exact=exact,
+    )
+    if not accepted:
+        with pytest.raises(DataUnavailable, match="another SHA-256"):
+            entry.load("train", progress=heard)
+        assert not entry.cached
+        return
+    assert len(entry.load("test", progress=heard)) == 40
+    assert entry.cached
+    assert len(heard.notes) == 1
+    assert "may differ" in heard.notes[0]
+
+
+# ---------------------------------------------------------------------------------------- pictures
+
+
+def test_both_layouts_of_cifar10_give_the_same_arrays(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    names = [name for batches in image_sets._CIFAR_BATCHES.values() for name in batches]
+    images = {name: rng.integers(0, 256, (4, 3, 32, 32), np.uint8) for name in names}
+    labels = {name: rng.integers(0, 10, 4, np.uint8) for name in names}
+    binary, png = tmp_path / "binary", tmp_path / "png"
+    for folder in (binary, png):
+        (folder / "raw").mkdir(parents=True)
+    records = {
+        f"cifar-10-batches-bin/{name}.bin": np.column_stack(
+            [labels[name], images[name].reshape(4, -1)]
+        ).tobytes()
+        for name in names
+    }
+    (binary / "raw" / "cifar-10-binary.tar.gz").write_bytes(tarred(records))
+    for name in names:
+        rows = images[name].reshape(4, 3, 1024).transpose(0, 2, 1)  # a picture a row of pixels
+        (png / "raw" / f"{name}.png").write_bytes(picture(np.ascontiguousarray(rows)))
+    for split, batches in image_sets._CIFAR_BATCHES.items():
+        listed = np.concatenate([labels[name] for name in batches]).tolist()
+        (png / "raw" / f"{split}_lables.json").write_text(json.dumps(listed))
+    image_sets._cifar_from_binary(binary / "raw", binary, SILENT)
+    image_sets._cifar_from_pictures(png / "raw", png, SILENT)
+    for split, size in (("train", 20), ("test", 4)):
+        one, other = arrays(binary, split), arrays(png, split)
+        assert one[0].shape == (size, 3, 32, 32)
+        assert np.array_equal(one[0], other[0])
+        assert np.array_equal(one[1], other[1])
+        batches = image_sets._CIFAR_BATCHES[split]
+        assert np.array_equal(one[0], np.concatenate([images[name] for name in batches]))
+
+
+def test_xrays_come_in_three_sizes_with_their_class(rooms: tuple[Path, Path]) -> None:
+    raw, workshop = rooms
+    base = "sofiimg/datasets/pneumonia"
+    content = {f"{base}_masks/test/NORMAL/m.jpeg": b"a mask", f"{base}/train/NORMAL/x.txt": b""}
+    for split, count in (("train", 3), ("test", 2)):
+        for code, name in enumerate(("NORMAL", "PNEUMONIA")):
+            for index in range(count):
+                gray = np.full((224, 224), 40 * index + 100 * code, np.uint8)
+                content[f"{base}/{split}/{name}/{index}.jpeg"] = picture(gray, "JPEG")
+    (raw / image_sets._XRAY_WHEEL).write_bytes(zipped(content))
+    image_sets._prepare_xrays(raw, workshop, SILENT)
+    opened = (
+        (image_sets.CHEST_XRAY_28, 28),
+        (image_sets.CHEST_XRAY, 64),
+        (image_sets.CHEST_XRAY_128, 128),
+    )
+    for entry, side in opened:
+        source = entry.open(workshop, "train")
+        values, labels = next(source.blocks(100))
+        assert values.shape == (6, *entry.schema.shape) == (6, 1, side, side)
+        assert labels is not None
+        assert labels.tolist() == [0, 0, 0, 1, 1, 1]
+        assert np.abs(values.mean((1, 2, 3)) - [0, 40, 80, 100, 140, 180]).max() < 2
+        assert len(entry.open(workshop, "test")) == 4
+
+
+def test_the_three_sizes_of_xrays_share_one_download() -> None:
+    sets = (image_sets.CHEST_XRAY, image_sets.CHEST_XRAY_28, image_sets.CHEST_XRAY_128)
+    assert {entry.store for entry in sets} == {"chest-xray"}
+    assert sets[0].files == sets[1].files == sets[2].files
+    assert "128×128" in sets[2].about
+
+
+def test_drawings_are_read_by_class_whatever_their_order_in_the_archive(
+    rooms: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    raw, workshop = rooms
+    monkeypatch.setattr(image_sets, "_QUICKDRAW_CLASSES", "\nThe Mona\nLisa, cat\n")
+    monkeypatch.setattr(image_sets, "_QUICKDRAW_EACH", 10)
+
+    def file(value: float) -> bytes:
+        return gzip.compress("".join(json.dumps([value] * 784) + "\n" for _ in range(10)).encode())
+
+    content = {
+        "package/src/drawings/cat.ndjson.gz": file(0.502),
+        "package/src/categories.js": b"",
+        "package/src/drawings/The Mona Lisa.ndjson.gz": file(1),
+    }
+    (raw / image_sets._QUICKDRAW_ARCHIVE).write_bytes(tarred(content))
+    image_sets._prepare_quickdraw(raw, workshop, SILENT)
+    for split, each in (("train", 8), ("test", 2)):
+        values, labels = arrays(workshop, split)
+        assert values.shape == (2 * each, 1, 28, 28)
+        assert labels.tolist() == [0] * each + [1] * each
+        assert np.unique(values[labels == 0]).tolist() == [255]
+        assert np.unique(values[labels == 1]).tolist() == [128]
+    monkeypatch.setattr(image_sets, "_QUICKDRAW_CLASSES", "cat, dog")
+    with pytest.raises(KeyError):
+        image_sets._prepare_quickdraw(raw, workshop, SILENT)
+
+
+def test_there_are_345_different_things_to_draw() -> None:
+    assert image_sets.QUICKDRAW.schema.n_classes == 345
+    assert {"The Great Wall of China", "t-shirt", "zigzag"} <= set(
+        image_sets.QUICKDRAW.schema.classes
+    )
+
+
+def test_faces_are_decoded_as_keras_would(rooms: tuple[Path, Path]) -> None:
+    raw, workshop = rooms
+    rng = np.random.default_rng(1)
+    weights = []
+    file = bytearray(60_000)
+    for index, (shape, kernel_at, bias_at) in enumerate(image_sets._DECODER_LAYERS):
+        kernel = rng.normal(0, 0.2, shape).astype("<f4")
+        bias = rng.normal(0, 0.2, shape[2] if index < 3 else shape[3]).astype("<f4")
+        file[kernel_at : kernel_at + kernel.nbytes] = kernel.tobytes()
+        file[bias_at : bias_at + bias.nbytes] = bias.tobytes()
+        weights.append((torch.tensor(kernel), torch.tensor(bias)))
+    codes = rng.random((5, 2048)).astype(np.float32)
+    content = {"face_hunters/decodeur.h5": bytes(file)}
+    for group in image_sets._FACE_GROUPS:
+        stream = io.BytesIO()
+        np.save(stream, codes)
+        content[f"face_hunters/img_{group}.csv.npy"] = stream.getvalue()
+    (raw / image_sets._FACES_WHEEL).write_bytes(zipped(content))
+    image_sets._prepare_faces(raw, workshop, SILENT)
+    values, labels = arrays(workshop, "test")
+    assert np.array_equal(labels, np.arange(7))
+    # The other route: transposed convolutions proper, as Keras defines them.
+    x = torch.tensor(codes[:1]).reshape(1, 16, 16, 8).permute(0, 3, 1, 2)
+    for kernel_, bias_ in weights[:3]:
+        # (h, w, out, in) → torch's (in, out, h, w)
+        x = torch.nn.functional.conv_transpose2d(
+            x, kernel_.permute(3, 2, 0, 1), bias_, padding=1
+        ).relu()
+        x = x.repeat_interleave(2, 2).repeat_interleave(2, 3)
+    kernel_, bias_ = weights[3]
+    x = torch.nn.functional.conv2d(x, kernel_.permute(3, 2, 0, 1), bias_, padding=1).sigmoid()
+    x = x.reshape(1, 3, 64, 2, 64, 2).mean((3, 5)).mul(255)
+    assert np.abs(values[0] - x[0].numpy()).max() < 0.51
+    assert values.std() > 1
+
+
+def _typeface(name: str) -> bytes:
+    return (Path(matplotlib.get_data_path()) / "fonts" / "ttf" / name).read_bytes()
+
+
+def test_digits_are_drawn_as_mnist_has_them() -> None:
+    digits = fonts.render_digits(_typeface("DejaVuSans.ttf"))
+    assert digits is not None
+    assert digits.shape == (10, 28, 28)
+    assert digits.dtype == np.uint8
+    for digit in digits:
+        rows, columns = np.flatnonzero(digit.any(1)), np.flatnonzero(digit.any(0))
+        assert max(np.ptp(rows), np.ptp(columns)) + 1 == fonts.BOX
+        assert abs(rows.min() + rows.max() - 27) <= 1
+        assert abs(columns.min() + columns.max() - 27) <= 1
+        assert digit.max() == 255
+    # One has less ink than eight; zero has a hole.
+    assert digits[1].sum() < digits[8].sum()
+    assert digits[0][14, 14] == 0
+
+
+@pytest.mark.parametrize("typeface", [b"", b"no font at all", _typeface("STIXSizOneSymReg.ttf")])
+def test_typefaces_without_ten_digits_are_left_out(typeface: bytes) -> None:
+    assert fonts.render_digits(typeface) is None
+
+
+def test_no_typeface_is_both_trained_and_tested_on(
+    rooms: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    raw, workshop = rooms
+    names = ["DejaVuSans", "DejaVuSans-Bold", "DejaVuSerif", "DejaVuSansMono", "STIXGeneral"]
+
+    def unpack(command: list[str], folder: Path) -> None:
+        target = Path(command[-1])
+        target.mkdir()
+        for name in [*names, "STIXSizOneSymReg"]:
+            (target / f"{name}.ttf").write_bytes(_typeface(f"{name}.ttf"))
+        (target / "README").write_text("")
+
+    monkeypatch.setattr(fonts, "run_tool", unpack)
+    for package in ("fonts-a.deb", "fonts-b.deb"):  # the second brings the same typefaces again
+        (raw / package).write_bytes(b"")
+    fonts._prepare(raw, workshop, SILENT)
+    train, labels = arrays(workshop, "train")
+    test, _ = arrays(workshop, "test")
+    assert (len(train), len(test)) == (40, 10)
+    assert labels.tolist() == list(range(10)) * 4
+    assert not {image.tobytes() for image in train} & {image.tobytes() for image in test}
+
+
+def test_a_font_package_of_another_version_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def apt(command: list[str], folder: Path) -> None:
+        for package in command[command.index("download") + 1 :]:
+            (folder / f"{package}_1.0_all.deb").write_bytes(package.encode())
+
+    monkeypatch.setattr(fetch, "run_tool", apt)
+    good = {name: hashlib.sha256(name.encode()).hexdigest() for name in ("fonts-a", "fonts-b")}
+    fetch.DebianArchives(good).fetch(tmp_path, ("fonts-a.deb", "fonts-b.deb"), SILENT)
+    assert (tmp_path / "fonts-b.deb").read_bytes() == b"fonts-b"
+    with pytest.raises(SourceFailed, match="fonts-b is another version"):
+        fetch.DebianArchives({**good, "fonts-b": "0" * 64}).fetch(tmp_path, (), SILENT)
+
+
+# ------------------------------------------------------------------------------------------ tables
+
+ADULT_ROW = (
+    "39, State-gov, 77516, Bachelors, 13, Never-married, Adm-clerical, Not-in-family, White, Male,"
+    " 2174, 0, 40, United-States, <=50K"
+)
+ADULT_GAPS = "18, ?, 1, 10th, 6, Widowed, ?, Own-child, Other, Female, 0, 0, 30, ?, >50K"
+
+
+def test_adult_is_read_with_its_quirks(rooms: tuple[Path, Path]) -> None:
+    raw, workshop = rooms
+    (raw / "adult.data").write_text(f"{ADULT_ROW}\n{ADULT_GAPS}\n\n")
+    (raw / "adult.test").write_text(f"|1x3 Cross validator\n{ADULT_ROW}.\n{ADULT_GAPS}.\n\n")
+    table_sets._prepare_adult(raw, workshop, SILENT)
+    train, labels = arrays(workshop, "train")
+    assert labels.tolist() == [0, 1]
+    names = [column.name for column in table_sets.ADULT.schema.columns]
+    first = dict(zip(names, train[0], strict=True))
+    assert (first["age"], first["workclass"], first["education"]) == (39, 5, 0)
+    assert (first["capital-gain"], first["hours-per-week"]) == (2174, 40)
+    gaps = {name for name, value in zip(names, train[1], strict=True) if np.isnan(value)}
+    assert gaps == {"workclass", "occupation", "native-country"}
+    for one, other in zip(arrays(workshop, "test"), (train, labels), strict=True):
+        assert np.array_equal(one, other, equal_nan=True)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "column"),
+    [
+        ("39,", "16,", "age"),
+        ("39,", "91,", "age"),
+        ("State-gov", "Pirate", "workclass"),
+        ("Male", "?", "sex"),
+        ("<=50K", "50K", "income"),
+    ],
+)
+def test_rows_that_do_not_fit_the_documentation_are_refused(
+    rooms: tuple[Path, Path], old: str, new: str, column: str
+) -> None:
+    raw, workshop = rooms
+    for name in ("adult.data", "adult.test"):
+        (raw / name).write_text(ADULT_ROW.replace(old, new) + "\n")
+    with pytest.raises(BadInput, match=column):
+        table_sets._prepare_adult(raw, workshop, SILENT)
+
+
+CENSUS_ROW = (
+    "18, Not in universe, 0, 0, 10th grade, 0, High school, Never married, "
+    "Not in universe or children, Handlers equip cleaners etc , Asian or Pacific Islander, NA, "
+    "Female, Not in universe, Not in universe, Not in labor force, 0, 0, 0, Nonfiler, "
+    "Not in universe, ?, Child 18+ never marr Not in a subfamily, Child 18 or older, 991.95, ?, ?, "
+    "?, Not in universe under 1 year old, ?, 0, Not in universe, Vietnam, Vietnam, ?, "
+    "Foreign born- Not a citizen of U S , 0, Not in universe, 2, 52, 95, 50000+.\n"
+)
+
+
+def test_census_leaves_out_the_weight_and_keeps_na_as_an_answer(rooms: tuple[Path, Path]) -> None:
+    raw, workshop = rooms
+    packed = workshop / "packed"
+    packed.mkdir()
+    for name in ("census-income.data", "census-income.test"):
+        (raw / name).write_text(CENSUS_ROW * 3)
+    table_sets._prepare_census(raw, workshop, SILENT)
+    for split in ("train", "test"):
+        (raw / f"census_income_1994_1995_{split}.csv").write_text(CENSUS_ROW * 3)
+    table_sets._prepare_census_packed(raw, packed, SILENT)
+    values, labels = arrays(workshop, "train")
+    assert np.array_equal(values, arrays(packed, "train")[0], equal_nan=True)
+    assert values.shape == (3, 40)
+    assert labels.tolist() == [1, 1, 1]
+    columns = table_sets.CENSUS.schema.columns
+    answers = {
+        column.name: column.categories[int(value)]
+        for column, value in zip(columns, values[0], strict=True)
+        if column.categories and not np.isnan(value)
+    }
+    assert answers["hispanic origin"] == "NA"
+    assert answers["citizenship"] == "Foreign born- Not a citizen of U S"
+    assert answers["major occupation code"] == "Handlers equip cleaners etc"
+    assert 991.95 not in values
+    kinds = [column.kind for column in columns]
+    assert (kinds.count("numerical"), kinds.count("categorical")) == (7, 33)
+
+
+def test_credit_is_split_by_position(rooms: tuple[Path, Path]) -> None:
+    raw, workshop = rooms
+    names = ["Time", *(f"V{index}" for index in range(1, 29)), "Amount"]
+    lines = [",".join(f'"{name}"' for name in [*names, "Class"])]
+    for index in range(11):
+        label = '"1"' if index == 5 else '"0"'
+        lines.append(",".join([str(index), *["-1.5"] * 28, "9.99", label]))
+    (raw / "creditcard.csv").write_text("\n".join(lines) + "\n")
+    table_sets._prepare_credit(raw, workshop, SILENT)
+    values, labels = arrays(workshop, "test")
+    assert values[:, 0].tolist() == [0, 5, 10]
+    assert labels.tolist() == [0, 1, 0]
+    assert np.allclose(values[0, 1:], [-1.5] * 28 + [9.99])
+    assert len(arrays(workshop, "train")[0]) == 8
+
+
+def test_every_fifth_record_is_a_test() -> None:
+    parts = every_fifth(11)
+    assert parts["test"].tolist() == [0, 5, 10]
+    assert sorted([*parts["train"], *parts["test"]]) == list(range(11))
+
+
+# --------------------------------------------------------------------------------------- gaussians
+
+
+def test_the_density_is_that_of_the_mixture() -> None:
+    points = np.random.default_rng(0).uniform(-1, 5, (50, 2))
+    each = np.stack(
+        [stats.multivariate_normal(centre, 0.04).pdf(points) for centre in gaussians.CENTRES], 1
+    )
+    assert np.allclose(np.exp(gaussians.log_density(points)), each.mean(1))
+    for label in range(5):
+        mine = each[:, label == gaussians.CENTRE_CLASSES]
+        assert mine.shape == (50, 5)
+        assert np.allclose(np.exp(gaussians.class_log_density(points, label)), mine.mean(1))
+        joint = gaussians.joint_log_density(points, np.full(50, label))
+        assert np.allclose(joint, gaussians.class_log_density(points, label) - math.log(5))
+
+
+def test_the_density_integrates_to_one() -> None:
+    side = np.linspace(-1.5, 5.5, 281)
+    grid = np.stack(np.meshgrid(side, side, indexing="ij"), -1)
+    density = np.exp(gaussians.log_density(grid.reshape(-1, 2))).reshape(281, 281)
+    mass = integrate.simpson(integrate.simpson(density, x=side), x=side)
+    assert mass == pytest.approx(1, abs=1e-6)
+
+
+def test_equal_classes_never_touch() -> None:
+    grid = gaussians.CENTRE_CLASSES.reshape(5, 5)
+    assert (np.sort(grid, 0) == np.arange(5)[:, None]).all()
+    assert (np.sort(grid, 1) == np.arange(5)).all()
+    assert not (grid[1:, 1:] == grid[:-1, :-1]).any()
+    assert not (grid[1:, :-1] == grid[:-1, 1:]).any()
+
+
+def test_points_far_away_and_unknown_classes_have_no_density_but_no_nan() -> None:
+    assert np.isfinite(gaussians.log_density([[1e3, -1e3]])).all()
+    assert gaussians.joint_log_density([[0, 0], [0, 0]], [-1, 0]).tolist()[0] == -math.inf
+    for ask in (
+        lambda: gaussians.log_density([1.0, 2.0]),
+        lambda: gaussians.class_log_density([[0, 0]], 5),
+        lambda: gaussians.joint_log_density([[0, 0]], [0, 1]),
+    ):
+        with pytest.raises(BadInput):
+            ask()
+
+
+def test_the_drawn_points_are_those_of_the_papers(cache: Path) -> None:
+    train, test = load("gaussians-2d:train"), load("gaussians-2d:test")
+    assert np.bincount(train.labels).tolist() == [18_000] * 5  # type: ignore[arg-type]
+    assert np.bincount(test.labels).tolist() == [2_000] * 5  # type: ignore[arg-type]
+    for data in (train, test):
+        data.check()
+        nearest = np.rint(data.values).clip(0, 4).astype(int)
+        own = gaussians.CENTRE_CLASSES[5 * nearest[:, 0] + nearest[:, 1]]
+        # Half the spacing is 2.5 standard deviations away: 97.5 % of the points lie within.
+        assert (own == data.labels).mean() == pytest.approx(0.978, abs=0.006)
+        # The entropy of well separated Gaussians, less what the classes' own overlap takes.
+        score = -gaussians.joint_log_density(data.values, data.labels).mean()
+        assert score == pytest.approx(math.log(25 * 2 * math.pi * math.e * 0.04), abs=0.02)
+    assert {file.name for file in (cache / "gaussians-2d").iterdir()} >= set(
+        gaussians.GAUSSIANS_2D.files
+    )
+    hashes = {
+        name: sha256_of(cache / "gaussians-2d" / name) for name in gaussians.GAUSSIANS_2D.files
+    }
+    assert hashes["train-labels.npy"] == gaussians.GAUSSIANS_2D.files["train-labels.npy"]
+
+
+# ---------------------------------------------------------------------------------------- commands
+
+
+def run(*words: str) -> str:
+    answer = CliRunner().invoke(data_commands, words, catch_exceptions=False)
+    assert answer.exit_code == 0, answer.output
+    return answer.stdout
+
+
+def test_the_sets_are_listed_without_a_download(cache: Path) -> None:
+    text = run("list")
+    listed = json.loads(run("list", "--json"))
+    assert [facts["name"] for facts in listed] == [entry.name for entry in list_named()]
+    for facts in listed:
+        assert facts["name"] in text
+        assert facts["cached"] is False
+    assert not cache.exists()
+
+
+def test_info_shows_all_public_facts(cache: Path) -> None:
+    text = run("info", "adult")
+    assert "32,561 train + 16,281 test" in text
+    assert "Trinadad&Tobago" in text
+    facts = json.loads(run("info", "adult", "--json"))
+    assert facts["schema"] == table_sets.ADULT.schema.to_json()
+    assert facts["cached"] is False
+    assert "28×28, gray" in run("info", "quickdraw")
+
+
+def test_get_fetches_and_says_where(cache: Path) -> None:
+    text = run("get", "digits", "gaussians-2d", "--quiet")
+    assert str(cache_folder() / "data" / "digits") in text
+    assert "90,000 train + 10,000 test" in text
+    assert json.loads(run("info", "digits", "--json"))["cached"] is True
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (("get", "digits", "adlut"), "did you mean adult"),
+        (("info", "adult:train"), "names one split"),
+        (("info", "x/y"), "known names are"),
+    ],
+)
+def test_wrong_names_are_answered_before_anything_is_fetched(
+    cache: Path, words: tuple[str, ...], hint: str
+) -> None:
+    with pytest.raises(BadInput, match=hint):
+        run(*words)
+    assert not cache.exists()
+
+
+@pytest.mark.parametrize("command", [data_commands, *data_commands.commands.values()])
+def test_help_shows_an_example_to_run(command: Any) -> None:
+    assert "Example:\n" in command.help
+    assert "sfumato data " in command.help
+
+
+# ---------------------------------------------------------------------------------- the real thing
+
+
+def _counts(name: str) -> Callable[[str], list[int]]:
+    return lambda split: np.bincount(load(f"{name}:{split}").labels).tolist()  # type: ignore[arg-type]
+
+
+@pytest.mark.network
+def test_cifar10_is_the_published_one() -> None:
+    counts = _counts("cifar10")
+    assert counts("train") == [5000] * 10
+    assert counts("test") == [1000] * 10
+    train = load("cifar10:train")
+    assert train.take(range(10)).labels.tolist() == [6, 9, 9, 4, 1, 1, 2, 7, 8, 3]  # type: ignore[union-attr]
+    # The means that everybody normalises CIFAR-10 with.
+    means = train.images.mean((0, 2, 3)) / 255
+    assert means.tolist() == pytest.approx([0.4914, 0.4822, 0.4465], abs=1e-4)
+
+
+@pytest.mark.network
+@pytest.mark.parametrize(("name", "side"), [("", 64), ("-28", 28), ("-128", 128)])
+def test_chest_xrays_have_the_counts_of_the_package(name: str, side: int) -> None:
+    counts = _counts(f"chest-xray{name}")
+    assert counts("train") == [1264, 1268]
+    assert counts("test") == [319, 315]
+    data = load(f"chest-xray{name}:test")
+    assert data.images.shape == (634, 1, side, side)
+    assert 60 < data.images.mean() < 200
+    data.check()
+
+
+@pytest.mark.network
+@pytest.mark.parametrize(
+    ("name", "train", "test"),
+    [
+        ("quickdraw", [80] * 345, [20] * 345),
+        ("faces", [800] * 7, [200] * 7),
+        ("font-digits", [574] * 10, [144] * 10),
+        ("adult", [24_720, 7_841], [12_435, 3_846]),
+        ("census", [187_141, 12_382], [93_576, 6_186]),
+    ],
+)
+def test_classes_have_the_documented_counts(name: str, train: list[int], test: list[int]) -> None:
+    counts = _counts(name)
+    assert (counts("train"), counts("test")) == (train, test)
+
+
+@pytest.mark.network
+def test_adult_has_the_documented_gaps() -> None:
+    # adult.names: 30,162 and 15,060 records if those with unknown values are removed.
+    for split, whole in (("train", 30_162), ("test", 15_060)):
+        assert int((~np.isnan(load(f"adult:{split}").values).any(1)).sum()) == whole
+
+
+@pytest.mark.network
+def test_credit_has_492_frauds() -> None:
+    counts = _counts("credit")
+    frauds = counts("train")[1] + counts("test")[1]
+    assert frauds == 492
+    assert min(counts("train")[1], counts("test")[1]) > 60
+
+
+@pytest.mark.network
+def test_a_plain_classifier_reads_font_digits() -> None:
+    from sklearn.linear_model import LogisticRegression
+
+    train, test = load("font-digits:train"), load("font-digits:test")
+    model = LogisticRegression(max_iter=50)
+    model.fit(train.images.reshape(len(train), -1) / 255, train.labels)
+    assert model.score(test.images.reshape(len(test), -1) / 255, test.labels) > 0.9
