@@ -14,7 +14,6 @@ import contextlib
 import dataclasses
 import difflib
 import errno
-import json
 import os
 import shlex
 import sys
@@ -27,6 +26,7 @@ import click
 from sfumato._version import __version__
 from sfumato.data_cli import data as data_group
 from sfumato.errors import BadInput, CorruptArtifact, DataUnavailable, RunConflict, SfumatoError
+from sfumato.printing import print_json, print_table
 from sfumato.storage import read_json, write_json
 
 if TYPE_CHECKING:
@@ -243,27 +243,6 @@ def _progress(quiet: bool) -> Progress:
     return Progress() if quiet else ConsoleProgress()
 
 
-def _print_json(value: object) -> None:
-    click.echo(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False, default=str))
-
-
-def _print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    from rich.box import SIMPLE_HEAD
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for column in columns:
-        table.add_column(column, overflow="fold")
-    for row in rows:
-        table.add_row(*(Text(cell) for cell in row))
-    console = Console(file=sys.stdout, highlight=False)
-    if not console.is_terminal:
-        console = Console(file=sys.stdout, highlight=False, width=140, no_color=True)
-    console.print(table)
-
-
 def _parse_settings(pairs: Sequence[str]) -> dict[str, str]:
     settings: dict[str, str] = {}
     for pair in pairs:
@@ -396,9 +375,9 @@ def methods(name: str | None, as_json: bool) -> None:
     if name is None:
         infos = list_methods()
         if as_json:
-            _print_json(_as_json(infos))
+            print_json(_as_json(infos))
             return
-        _print_table(
+        print_table(
             ("Method", "Paper", "Data", "Public data?", "Sound?", "What it does"),
             [
                 (
@@ -418,7 +397,7 @@ def methods(name: str | None, as_json: bool) -> None:
     info = method.info
     parameters = method.parameters()
     if as_json:
-        _print_json({**_as_json(info), "parameters": _as_json(parameters)})
+        print_json({**_as_json(info), "parameters": _as_json(parameters)})
         return
     click.echo(f"{info.name}: {info.title}")
     click.echo(f"Paper: {info.paper}")
@@ -427,7 +406,7 @@ def methods(name: str | None, as_json: bool) -> None:
         f"{'sound' if info.sound else 'UNSOUND: its guarantee does not hold as the paper states it'}."
     )
     click.echo(info.summary)
-    _print_table(
+    print_table(
         ("Setting (--set)", "Type", "Default", "Meaning"),
         [
             (p.name, p.type, "auto" if p.default is None else str(p.default), p.help)
@@ -476,7 +455,7 @@ def plan(
     if as_json:
         kept = ("epsilon", "delta", "neighbours", "unit", "budget", "releases", "epsilon_under")
         promised = statement.to_json()
-        _print_json(
+        print_json(
             {
                 "method": method,
                 "data": spec,
@@ -489,7 +468,7 @@ def plan(
         f"{method} on {spec} would spend ε = {spent:.4g} at δ = {budget.delta:g} "
         f"under {budget.neighbours.value}, where {budget.neighbours.meaning}, on:"
     )
-    _print_table(
+    print_table(
         (
             "Release",
             "Numbers",
@@ -572,7 +551,7 @@ def fit(
     synthesizer.fit(data, budget, out=out, resume=resume, progress=progress)
     statement = synthesizer.statement_
     if as_json:
-        _print_json({"run": str(out), "statement": _as_json(statement)})
+        print_json({"run": str(out), "statement": _as_json(statement)})
         return
     if quiet:
         click.echo(out)
@@ -703,9 +682,9 @@ def evaluate(
     """
     result = _evaluate(target, real, n, seed, _progress(quiet), _facts(**facts))
     if as_json:
-        _print_json(result)
+        print_json(result)
         return
-    _print_table(
+    print_table(
         ("Metric", "Value", "95 % interval", "From"),
         [
             (
@@ -739,7 +718,7 @@ def report(run: Path, quiet: bool, as_json: bool) -> None:
     """
     page = _report(run)
     if as_json:
-        _print_json(
+        print_json(
             {
                 "html": str(page),
                 "md": str(page.with_suffix(".md")),

@@ -6,14 +6,13 @@ in the cache. Torch takes seconds to import, so a command imports what it needs 
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import click
 
 from sfumato.errors import BadInput
+from sfumato.printing import print_json, print_table
 
 if TYPE_CHECKING:
     from sfumato.data import NamedSet
@@ -51,9 +50,9 @@ def list_sets(as_json: bool) -> None:
     entries = list_named()
     if as_json:
         keys = ("name", "about", "licence", "use", "sizes", "cached")
-        _print_json([{key: entry.to_json()[key] for key in keys} for entry in entries])
+        print_json([{key: entry.to_json()[key] for key in keys} for entry in entries])
         return
-    _print_table(
+    print_table(
         ("Name", "Records", "Use as", "Cached", "What it is", "Licence"),
         [
             (
@@ -105,7 +104,7 @@ def info(name: str, as_json: bool) -> None:
     """
     entry = _find(name)
     if as_json:
-        _print_json(entry.to_json())
+        print_json(entry.to_json())
         return
     schema = entry.schema
     click.echo(f"{entry.name}: {entry.about}")
@@ -122,7 +121,7 @@ def info(name: str, as_json: bool) -> None:
     if entry.note:
         click.echo(f"Note: {entry.note}.")
     if schema.kind == "table":
-        _print_table(
+        print_table(
             ("Column", "Kind", "Range or categories", "May be missing"),
             [
                 (
@@ -151,24 +150,3 @@ def _find(name: str) -> NamedSet:
 
 def _sizes(entry: NamedSet) -> str:
     return " + ".join(f"{size:,} {split}" for split, size in entry.sizes.items())
-
-
-def _print_json(value: object) -> None:
-    click.echo(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False))
-
-
-def _print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    from rich.box import SIMPLE_HEAD
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for column in columns:
-        table.add_column(column, overflow="fold")
-    for row in rows:
-        table.add_row(*(Text(cell) for cell in row))
-    console = Console(file=sys.stdout, highlight=False)
-    if not console.is_terminal:
-        console = Console(file=sys.stdout, highlight=False, width=140, no_color=True)
-    console.print(table)
