@@ -1,6 +1,14 @@
 """How good the synthetic data are, measured on real data; the measurements are not covered by ε."""
 
+# Each import registers a family, in the order in which metrics are listed.
+# ruff: isort: off
 from sfumato.evaluation import downstream as downstream
+from sfumato.evaluation import frechet as frechet
+from sfumato.evaluation import neighbours as neighbours
+from sfumato.evaluation import distributions as distributions
+from sfumato.evaluation import marginals as marginals
+from sfumato.evaluation import likelihood as likelihood
+from sfumato.evaluation import diversity as diversity
 from sfumato.evaluation.metrics import (
     Evaluation,
     Metric,
@@ -8,6 +16,7 @@ from sfumato.evaluation.metrics import (
     default_metrics,
     evaluate,
     list_metrics,
+    preset_metrics,
     register,
     wilson,
 )
@@ -19,6 +28,7 @@ __all__ = [
     "default_metrics",
     "evaluate",
     "list_metrics",
+    "preset_metrics",
     "register",
     "wilson",
 ]

@@ -41,6 +41,12 @@ class Classifier(Protocol):
     def predict(self, rows: torch.Tensor) -> torch.Tensor: ...
 
 
+class ScoringClassifier(Classifier, Protocol):
+    """One that can also rank: `scores` gives (n, classes), or (n, 1) for two classes, more for likelier ones."""
+
+    def scores(self, rows: torch.Tensor) -> torch.Tensor: ...
+
+
 class LogisticRegression:
     """Multinomial logistic regression, scikit-learn's `LogisticRegression(solver="lbfgs", max_iter=5000)`."""
 
@@ -130,7 +136,13 @@ class LogisticRegression:
         return ((vectors * scale) @ vectors.T).float()
 
     def predict(self, rows: torch.Tensor) -> torch.Tensor:
-        return _decide(rows.flatten(1) @ self.weight_.T + self.intercept_)
+        return _decide(self._logits(rows))
+
+    def scores(self, rows: torch.Tensor) -> torch.Tensor:
+        return _probabilities(self._logits(rows))
+
+    def _logits(self, rows: torch.Tensor) -> torch.Tensor:
+        return rows.flatten(1) @ self.weight_.T + self.intercept_
 
 
 class Perceptron:
@@ -201,8 +213,14 @@ class Perceptron:
                 break
 
     def predict(self, rows: torch.Tensor) -> torch.Tensor:
+        return _decide(self._logits(rows))
+
+    def scores(self, rows: torch.Tensor) -> torch.Tensor:
+        return _probabilities(self._logits(rows))
+
+    def _logits(self, rows: torch.Tensor) -> torch.Tensor:
         w1, b1, w2, b2 = self.weights_
-        return _decide(torch.addmm(b2, torch.addmm(b1, rows.flatten(1), w1).relu_(), w2))
+        return torch.addmm(b2, torch.addmm(b1, rows.flatten(1), w1).relu_(), w2)
 
 
 class ConvNet:
@@ -304,6 +322,11 @@ def _loss_and_residual(
 
 def _decide(logits: torch.Tensor) -> torch.Tensor:
     return (logits[:, 0] > 0).long() if logits.shape[1] == 1 else logits.argmax(1)
+
+
+def _probabilities(logits: torch.Tensor) -> torch.Tensor:
+    """In double precision, where large logits do not all round to 1; one logit stays itself, which ranks alike."""
+    return logits.double() if logits.shape[1] == 1 else logits.double().softmax(1)
 
 
 def _glorot(

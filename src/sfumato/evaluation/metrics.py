@@ -1,8 +1,8 @@
 """Metrics by name, and `evaluate`, which computes them.
 
 A family of metrics is one file that registers its names; `evaluate` looks them up, checks that the two data sets can be
-compared, and times each. The synthetic set is safe to look at; the real set is not: every number here is a measurement
-of real records, NOT COVERED by ε, and each metric carries that sentence in its `source`. Errors name public facts only.
+compared, and times each. The synthetic set is safe to look at; the real set is not: a number made from real records is
+NOT COVERED by ε, and each metric says in its `source` which real records it read. Errors name public facts only.
 """
 
 from __future__ import annotations
@@ -10,20 +10,28 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+import warnings
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal, TypeVar, get_args
 
+import numpy as np
 import torch
+from sklearn.exceptions import ConvergenceWarning
+from threadpoolctl import threadpool_limits
 
 from sfumato.data import Dataset, Schema
 from sfumato.errors import BadInput
 from sfumato.progress import Progress, Stage
 
 Step = Callable[[float], None]
+Features = Callable[[torch.Tensor], torch.Tensor]
+Preset = Literal["quick", "paper", "full"]
+Reads = Literal["test", "train", "nothing"]
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,54 +98,188 @@ class Measurement:
 
 @dataclass(frozen=True)
 class MetricInfo:
-    """A metric as the list of metrics shows it; `measure` does the work."""
+    """A metric as the list of metrics shows it; `measure` does the work.
+
+    `presets` are those that hold it besides "full", which holds every metric that applies. `reads` says which real
+    records it needs: the held-out ones, the TRAINING set as well, or none. `where` narrows `kinds` by other public facts.
+    """
 
     name: str
     summary: str
     kinds: tuple[str, ...]
     measure: Callable[[Comparison, int, Step], Measurement]
+    presets: Callable[[Schema], Sequence[Preset]] = lambda schema: ()
+    reads: Reads = "test"
+    where: Callable[[Schema], bool] = lambda schema: True
+
+    def applies(self, schema: Schema) -> bool:
+        return schema.kind in self.kinds and self.where(schema)
 
 
 class Comparison:
     """A synthetic and a real data set that have been checked to be of one kind, read once and kept in memory.
 
-    Labels of both sets are codes of the real set's classes.
+    Labels of all sets are codes of the real set's classes. `train`, the real records that the synthesizer was fitted to,
+    is there for the metrics that ask for it. `networks` replaces pretrained networks by other functions of pixels.
+    What several metrics share (features, trained classifiers) is computed once, through `once`.
     """
 
-    def __init__(self, synthetic: Dataset, real: Dataset) -> None:
+    # Networks see at most so many records of each set: Inception takes minutes for each 10,000 on a small machine.
+    most_embedded = 10_000
+
+    def __init__(
+        self,
+        synthetic: Dataset,
+        real: Dataset,
+        *,
+        train: Dataset | None = None,
+        networks: Mapping[str, Features] | None = None,
+        progress: Progress | None = None,
+        threads: int = 1,
+    ) -> None:
         _check_comparable(synthetic.schema, real.schema)
+        if train is not None:
+            _check_comparable(train.schema, real.schema, "training")
         self.schema = real.schema
         self._synthetic = synthetic
         self._real = real
+        self._train = train
+        self._networks = dict(networks or {})
+        self._progress = progress or Progress()
+        self._threads = threads
+        self._lock = threading.Lock()
+        self._locks: dict[Hashable, threading.Lock] = {}
+        self._known: dict[Hashable, Any] = {}
 
     @cached_property
     def synthetic(self) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Rows as float32 (images in [0, 1]) and labels int64."""
-        rows, labels = _read(self._synthetic, "synthetic")
-        if labels is not None:
-            # The same classes may stand in another order, as sub-folders sorted by name do.
-            names = self._synthetic.schema.classes
-            labels = torch.tensor([self.schema.classes.index(name) for name in names])[labels]
-        return rows, labels
+        return self._matched(self._synthetic, "synthetic")
 
     @cached_property
     def real(self) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Rows as float32 (images in [0, 1]) and labels int64."""
         return _read(self._real, "real")
 
-    def read(self) -> None:
-        """Read both sets now; what is wrong with them shows before any work is done."""
-        _ = self.synthetic, self.real
+    @cached_property
+    def train(self) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Rows and labels of the REAL TRAINING data."""
+        if self._train is None:
+            raise BadInput(
+                "This metric compares with the real training data and none were given; pass train=, the data set "
+                "that the synthesizer was fitted to."
+            )
+        return self._matched(self._train, "training")
 
-    def source(self) -> str:
-        return f"real data {self._real.name} ({len(self._real):,} records); not covered by ε"
+    @property
+    def has_train(self) -> bool:
+        return self._train is not None
+
+    def _matched(self, data: Dataset, role: str) -> tuple[torch.Tensor, torch.Tensor | None]:
+        rows, labels = _read(data, role)
+        if labels is not None:
+            # The same classes may stand in another order, as sub-folders sorted by name do.
+            names = data.schema.classes
+            labels = torch.tensor([self.schema.classes.index(name) for name in names])[labels]
+        return rows, labels
+
+    def read(self) -> None:
+        """Read the sets now; what is wrong with them shows before any work is done."""
+        _ = self.synthetic, self.real
+        if self.has_train:
+            _ = self.train
+
+    def source(self, reads: Reads = "test") -> str:
+        test = f"real data {self._real.name} ({len(self._real):,} records)"
+        if reads == "nothing":
+            return f"synthetic data only; no record of {self._real.name} was read"
+        if reads == "train" and self._train is not None:
+            return (
+                f"{test} and the REAL TRAINING data {self._train.name} ({len(self._train):,} "
+                "records); not covered by ε"
+            )
+        return f"{test}; not covered by ε"
+
+    def once(self, key: Hashable, make: Callable[[], Result]) -> Result:
+        """`make()`, computed by the first metric that asks for `key`; the others wait for it and share it."""
+        with self._lock:
+            lock = self._locks.setdefault(key, threading.Lock())
+        with lock:
+            if key not in self._known:
+                self._known[key] = make()
+            return self._known[key]
+
+    def network(self, name: str) -> Features:
+        """A pretrained public network as a function of pixels in [0, 1]."""
+        if name in self._networks:
+            return self._networks[name]
+
+        def open_network() -> Features:
+            from sfumato.networks import get_network  # only these metrics need it
+
+            return get_network(name, progress=self._progress)
+
+        return self.once(("network", name), open_network)
+
+    def chosen(self, role: Literal["synthetic", "real"], seed: int) -> torch.Tensor:
+        """Which records networks and neighbour searches see: all, or `most_embedded` drawn by `seed`."""
+        size = len(self.synthetic[0] if role == "synthetic" else self.real[0])
+        if size <= self.most_embedded:
+            return torch.arange(size)
+        draw = np.random.default_rng([seed, 0 if role == "synthetic" else 1])
+        picked = np.sort(draw.choice(size, self.most_embedded, replace=False))
+        return torch.from_numpy(picked)
+
+    def features(
+        self, role: Literal["synthetic", "real"], name: str, seed: int, step: Step, batch: int = 50
+    ) -> torch.Tensor:
+        """(n, dim) float32: the network `name`, or "pixels", of the chosen records; `step` is told when work is done."""
+
+        def compute() -> torch.Tensor:
+            rows = (self.synthetic if role == "synthetic" else self.real)[0]
+            index = self.chosen(role, seed)
+            if name == "pixels":
+                return rows[index].flatten(1)
+            network = self.network(name)
+            parts = []
+            before = torch.get_num_threads()
+            # Other metrics wait for these features, so their threads are free.
+            torch.set_num_threads(self._threads)
+            try:
+                with torch.inference_mode():
+                    for part in index.split(batch):
+                        parts.append(network(rows[part]).float().cpu())
+                        step(0.0)
+            finally:
+                torch.set_num_threads(before)
+            found = torch.cat(parts).clone()
+            if found.ndim != 2 or not bool(torch.isfinite(found).all()):
+                raise BadInput(
+                    f"The features of {name} are not one finite vector a record; check the network."
+                )
+            return found
+
+        return self.once(("features", role, name, seed), compute)
+
+    def drawn_note(self) -> str:
+        """A remark when not every record was looked at; empty otherwise."""
+        sizes = (len(self._synthetic), len(self._real))
+        if max(sizes) <= self.most_embedded:
+            return ""
+        return f"computed from {self.most_embedded:,} records drawn from each larger set"
 
 
 _METRICS: dict[str, MetricInfo] = {}
 
 
 def register(
-    name: str, summary: str, *, kinds: tuple[str, ...] = ("images", "table")
+    name: str,
+    summary: str,
+    *,
+    kinds: tuple[str, ...] = ("images", "table"),
+    presets: Sequence[Preset] | Callable[[Schema], Sequence[Preset]] = (),
+    reads: Reads = "test",
+    where: Callable[[Schema], bool] = lambda schema: True,
 ) -> Callable[
     [Callable[[Comparison, int, Step], Measurement]],
     Callable[[Comparison, int, Step], Measurement],
@@ -149,7 +291,8 @@ def register(
     ) -> Callable[[Comparison, int, Step], Measurement]:
         if name in _METRICS:
             raise ValueError(f"two metrics are called {name}")
-        _METRICS[name] = MetricInfo(name, summary, kinds, measure)
+        held = presets if callable(presets) else lambda schema: presets
+        _METRICS[name] = MetricInfo(name, summary, kinds, measure, held, reads, where)
         return measure
 
     return add
@@ -160,13 +303,27 @@ def list_metrics() -> list[MetricInfo]:
     return list(_METRICS.values())
 
 
-def default_metrics(schema: Schema) -> tuple[str, ...]:
-    """The downstream accuracies that exist for this kind of data."""
+def preset_metrics(preset: str, schema: Schema, *, train: bool = False) -> tuple[str, ...]:
+    """The names that a preset stands for on data of this schema; `train` says whether the training set is at hand.
+
+    "quick" is what `evaluate` does by default, "paper" the protocol of the papers for this kind of data, "full"
+    everything that applies.
+    """
+    if preset not in get_args(Preset):
+        raise BadInput(f"There is no preset {preset!r}; choose from {', '.join(get_args(Preset))}.")
     return tuple(
         info.name
         for info in _METRICS.values()
-        if schema.kind in info.kinds and info.name.startswith("accuracy.")
+        # What the default lacks (labels, say) is told by its metrics, rather than leaving nothing to do.
+        if (info.applies(schema) or (preset == "quick" and schema.kind in info.kinds))
+        and (preset == "full" or preset in info.presets(schema))
+        and (info.reads != "train" or train)
     )
+
+
+def default_metrics(schema: Schema) -> tuple[str, ...]:
+    """The quick preset: accuracy.logreg, accuracy.mlp and, for images, accuracy.cnn."""
+    return preset_metrics("quick", schema)
 
 
 def evaluate(
@@ -174,27 +331,38 @@ def evaluate(
     real: Dataset,
     *,
     metrics: Sequence[str] | None = None,
+    preset: str | None = None,
+    train: Dataset | None = None,
+    networks: Mapping[str, Features] | None = None,
     seed: int = 0,
     progress: Progress | None = None,
 ) -> Evaluation:
     """Compare `synthetic` with `real`, a set of records that the synthesizer was not fitted to.
 
-    `metrics` are names from `list_metrics()`; the first part of a name ("accuracy") stands for its whole family. By
-    default these are accuracy.logreg, accuracy.mlp and, for images, accuracy.cnn. `seed` fixes everything random.
+    `metrics` are names from `list_metrics()`; the first part of a name ("accuracy") stands for its whole family.
+    `preset` ("quick", "paper", "full") adds those of `preset_metrics`; with neither it is "quick". `train` is the set
+    that the synthesizer WAS fitted to, read by the memorisation check only. `networks` replaces a pretrained network
+    ("fid-inception", "lpips-alexnet") by another function of pixels. `seed` fixes everything random.
     """
     if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**32:
         raise BadInput(f"The seed is {seed!r}; pass a whole number from 0 to 4294967295.")
-    chosen = _choose(metrics, real.schema)
-    comparison = Comparison(synthetic, real)
-    comparison.read()
+    if preset is not None:
+        named = (metrics,) if isinstance(metrics, str) else tuple(metrics or ())
+        metrics = (*preset_metrics(preset, real.schema, train=train is not None), *named)
+    chosen = _choose(metrics, real.schema, train is not None)
     progress = progress or Progress()
     threads = torch.get_num_threads()
+    comparison = Comparison(
+        synthetic, real, train=train, networks=networks, progress=progress, threads=threads
+    )
+    comparison.read()
     cancelled = threading.Event()
 
     # One thread a metric and the metrics side by side: small matrices gain little from more threads and lose much
     # when the cores are shared, and results do not depend on the number of cores.
     def compute(info: MetricInfo, stage: Stage) -> Metric:
         torch.set_num_threads(1)
+        threadpool_limits(1, user_api="openmp")  # holds in this thread, and ends with it
 
         def step(share: float) -> None:
             if cancelled.is_set():
@@ -208,18 +376,24 @@ def evaluate(
             value=found.value,
             low=found.low,
             high=found.high,
-            source=comparison.source(),
+            source=comparison.source(info.reads),
             seconds=time.perf_counter() - start,
             note=found.note,
         )
 
     workers = max(1, min(len(chosen), threads))
-    title = "Evaluating " + ", ".join(info.name for info in chosen)
+    shown = ", ".join(info.name for info in chosen[:4])
+    title = f"Evaluating {shown}" + (f" and {len(chosen) - 4} more" if len(chosen) > 4 else "")
     try:
         with (
+            warnings.catch_warnings(),
+            threadpool_limits(1, user_api="blas"),
             progress.stage(title, float(len(chosen))) as stage,
             ThreadPoolExecutor(workers) as pool,
         ):
+            # Solvers with an iteration limit reach it by design.
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            warnings.filterwarnings("ignore", "Using the fractional value max_samples")
             futures = [pool.submit(compute, info, stage) for info in chosen]
             try:
                 found = tuple(future.result() for future in futures)
@@ -237,6 +411,11 @@ class _CancelledError(Exception):
     """Raised inside a metric that nobody waits for any more."""
 
 
+def colour(schema: Schema) -> bool:
+    """Whether the data are colour images."""
+    return schema.kind == "images" and schema.shape[0] == 3
+
+
 def wilson(successes: int, trials: int) -> tuple[float, float]:
     """The 95 % interval of a share (Wilson 1927): honest near 0 and 1, where the textbook one leaves [0, 1]."""
     z = 1.959963984540054
@@ -249,7 +428,25 @@ def wilson(successes: int, trials: int) -> tuple[float, float]:
     return max(0.0, min(share, middle - half)), min(1.0, max(share, middle + half))
 
 
-def _choose(metrics: Sequence[str] | None, schema: Schema) -> list[MetricInfo]:
+def normal(values: Any, value: float | None = None) -> tuple[float, float]:
+    """The 95 % interval of a mean of independent values, around `value` (the mean if not given)."""
+    values = np.asarray(values, np.float64)
+    middle = float(values.mean()) if value is None else value
+    if len(values) < 2:
+        return middle, middle
+    half = 1.959963984540054 * float(values.std(ddof=1)) / math.sqrt(len(values))
+    return middle - half, middle + half
+
+
+def around(value: float, replicates: Any) -> tuple[float, float]:
+    """The 95 % interval from bootstrap replicates: their spread put around the value, since resampling shifts the middle."""
+    half = 1.959963984540054 * float(np.std(np.asarray(replicates, np.float64), ddof=1))
+    return value - half, value + half
+
+
+def _choose(
+    metrics: Sequence[str] | None, schema: Schema, has_train: bool = False
+) -> list[MetricInfo]:
     if metrics is None:
         metrics = default_metrics(schema)
     elif isinstance(metrics, str):
@@ -257,11 +454,16 @@ def _choose(metrics: Sequence[str] | None, schema: Schema) -> list[MetricInfo]:
     chosen: dict[str, MetricInfo] = {}
     for name in metrics:
         family = [
-            m for m in _METRICS.values() if m.name.split(".")[0] == name and schema.kind in m.kinds
+            m
+            for m in _METRICS.values()
+            if m.name.split(".")[0] == name
+            and m.applies(schema)
+            and (m.reads != "train" or has_train)
         ]
         if name in _METRICS:
             family = [_METRICS[name]]
         if not family:
+            _refuse_family(name, schema)
             close = get_close_matches(str(name), _METRICS, n=1)
             hint = f" (did you mean {close[0]}?)" if close else ""
             raise BadInput(f"There is no metric {name!r}{hint}; choose from {', '.join(_METRICS)}.")
@@ -277,27 +479,39 @@ def _choose(metrics: Sequence[str] | None, schema: Schema) -> list[MetricInfo]:
     return list(chosen.values())
 
 
-def _check_comparable(synthetic: Schema, real: Schema) -> None:
+def _refuse_family(name: str, schema: Schema) -> None:
+    members = [m for m in _METRICS.values() if m.name.split(".")[0] == name]
+    if any(m.reads == "train" and m.applies(schema) for m in members):
+        raise BadInput(
+            f"The metrics {name} compare with the real training data and none were given; pass train=, the data set "
+            "that the synthesizer was fitted to."
+        )
+    if members:
+        usable = ", ".join(m.name for m in _METRICS.values() if m.applies(schema))
+        raise BadInput(f"The metrics {name} do not exist for these data; choose from {usable}.")
+
+
+def _check_comparable(synthetic: Schema, real: Schema, role: str = "synthetic") -> None:
     if synthetic.kind != real.kind:
         raise BadInput(
-            f"The synthetic data are {_words(synthetic.kind)} and the real data {_words(real.kind)}; "
+            f"The {role} data are {_words(synthetic.kind)} and the real data {_words(real.kind)}; "
             "give two data sets of one kind."
         )
     if synthetic.kind == "images" and synthetic.shape != real.shape:
         raise BadInput(
-            f"The synthetic images are {_size(synthetic.shape)} and the real ones {_size(real.shape)}; open the "
-            "real data with the image size and channels of the synthetic set."
+            f"The {role} images are {_size(synthetic.shape)} and the real ones {_size(real.shape)}; open the "
+            f"real data with the image size and channels of the {role} set."
         )
     if synthetic.kind == "table" and synthetic.columns != real.columns:
         raise BadInput(
-            "The synthetic table and the real one differ in their columns, ranges or categories; open both with "
+            f"The {role} table and the real one differ in their columns, ranges or categories; open both with "
             "one schema."
         )
     if set(synthetic.classes) != set(real.classes):
         only = sorted(set(synthetic.classes) ^ set(real.classes))
         shown = ", ".join(only[:5]) + (", …" if len(only) > 5 else "")
         raise BadInput(
-            "The synthetic and the real data have different classes "
+            f"The {role} and the real data have different classes "
             f"(only in one of them: {shown}); open both with the same classes."
         )
 
