@@ -662,25 +662,54 @@ def _run_config(run: Path) -> dict[str, Any]:
     type=click.IntRange(1),
     help=f"Records to draw from a RUN.  [default: the size of its data, else {DEFAULT_SAMPLE}]",
 )
+@click.option(
+    "--preset",
+    type=click.Choice(("quick", "paper", "full")),
+    help="A set of metrics: three classifiers, those of the papers, or all.  [default: quick]",
+)
+@click.option(
+    "--metrics",
+    metavar="NAME,…",
+    help="Metrics by name or family (accuracy.cnn,fid,prd), with those of --preset if both are given.",
+)
+@click.option(
+    "--train",
+    metavar="NAME|PATH",
+    help="The real records the method was fitted on, for the metrics that look for copies of them.",
+)
 @_seed_option
 @_facts_options
 @_quiet_option
 @_json_option
 @_debug_option
 def evaluate(
-    target: str, real: str, n: int | None, seed: int, quiet: bool, as_json: bool, **facts: Any
+    target: str,
+    real: str,
+    n: int | None,
+    preset: str | None,
+    metrics: str | None,
+    train: str | None,
+    seed: int,
+    quiet: bool,
+    as_json: bool,
+    **facts: Any,
 ) -> None:
     """Measure how useful synthetic records are: train classifiers on them, test on REAL ones.
 
     The numbers come from real records and are not covered by ε. For a RUN they are also kept in its
-    metrics.json, where `sfumato report` finds them.
+    metrics.json, where `sfumato report` finds them. docs/evaluation.md lists the metrics.
 
     \b
     Example:
       sfumato evaluate runs/first --real fashion-mnist:test
+      sfumato evaluate runs/first --real fashion-mnist:test --metrics accuracy.cnn,fid
       sfumato evaluate synthetic.npz --real fashion-mnist:test --classes 10 --json
     """
-    result = _evaluate(target, real, n, seed, _progress(quiet), _facts(**facts))
+    wanted = {
+        "preset": preset,
+        "metrics": [m.strip() for m in metrics.split(",") if m.strip()] if metrics else None,
+    }
+    result = _evaluate(target, real, n, seed, _progress(quiet), _facts(**facts), train, wanted)
     if as_json:
         print_json(result)
         return
@@ -730,7 +759,14 @@ def report(run: Path, quiet: bool, as_json: bool) -> None:
 
 
 def _evaluate(
-    target: str, real_spec: str, n: int | None, seed: int, progress: Progress, facts: dict[str, Any]
+    target: str,
+    real_spec: str,
+    n: int | None,
+    seed: int,
+    progress: Progress,
+    facts: dict[str, Any],
+    train_spec: str | None = None,
+    wanted: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """The content of metrics.json for a run, which keeps it, or for a data path."""
     from sfumato.evaluation import evaluate
@@ -747,7 +783,12 @@ def _evaluate(
             synthetic = synthesizer.sample(n, seed=seed)
             stage.advance(n)
         real = _load_stated(real_spec, progress, facts, synthetic.schema)
-    result = evaluate(synthetic, real, seed=seed, progress=progress).to_json()
+    train = (
+        None if train_spec is None else _load_stated(train_spec, progress, facts, synthetic.schema)
+    )
+    result = evaluate(
+        synthetic, real, train=train, seed=seed, progress=progress, **(wanted or {})
+    ).to_json()
     if run is not None:
         write_json(run / "metrics.json", result)
     return result
