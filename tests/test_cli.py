@@ -18,7 +18,7 @@ from click.testing import CliRunner, Result
 from sfumato import cli
 from sfumato.errors import BadInput, CorruptArtifact, DataUnavailable, SfumatoError
 
-VERBS = ("methods", "plan", "fit", "sample", "evaluate", "report", "demo", "data")
+VERBS = ("methods", "plan", "fit", "sample", "evaluate", "report", "demo", "compare", "data")
 BUDGET = ("--epsilon", "1", "--delta", "1e-5")
 
 

@@ -1,4 +1,4 @@
-"""The command line: `sfumato methods · plan · fit · sample · evaluate · report · demo`.
+"""The command line: `sfumato methods · plan · fit · sample · evaluate · report · compare · data · demo`.
 
 Results go to standard output, progress and warnings to standard error, and the exit code says what happened (see
 `EXIT_CODES`). Everything printed is public: a plan is made from public facts, a statement and a sample come from behind
@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 import click
 
 from sfumato._version import __version__
+from sfumato.compare_cli import compare as compare_command
 from sfumato.data_cli import data as data_group
 from sfumato.errors import BadInput, CorruptArtifact, DataUnavailable, RunConflict, SfumatoError
 from sfumato.printing import print_json, print_table
@@ -950,6 +951,7 @@ def _known_metrics(run: Path, real: str) -> dict[str, Any] | None:
         return None
 
 
+app.add_command(compare_command)
 app.add_command(data_group)
 
 

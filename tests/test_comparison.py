@@ -1,0 +1,325 @@
+"""Comparisons: what the TOML may say, which cells are kept, and what the outputs promise."""
+
+from __future__ import annotations
+
+import csv
+import json
+import multiprocessing
+import os
+import re
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from sfumato import comparison
+from sfumato.compare_cli import compare as command
+from sfumato.comparison import Outcome, compare, parse_config, published, read_config, run_cell
+from sfumato.errors import BadInput, RunConflict
+from sfumato.progress import Progress, Stage
+
+TINY = {"features": 64, "steps": 10, "batch": 20}
+
+
+def config(**changes: Any) -> dict[str, Any]:
+    base: dict[str, Any] = {
+        "data": "digits",
+        "epsilons": [1.0],
+        "delta": 1e-5,
+        "seeds": [0, 1],
+        "samples": 200,
+        "metrics": ["accuracy.logreg"],
+        "methods": {"merf": dict(TINY)},
+    }
+    return {key: value for key, value in (base | changes).items() if value is not None}
+
+
+def cells_of(out: Path) -> dict[str, int]:
+    return {p.name: p.stat().st_mtime_ns for p in (out / "cells").glob("*")}
+
+
+def serially(cells: Any, finished: Callable[..., None], jobs: int) -> None:
+    for key, cell in cells.items():
+        finished(key, run_cell(cell))
+
+
+@pytest.fixture
+def here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cells run in this process, which saves seconds of imports."""
+    monkeypatch.setattr(comparison, "run_cells", serially)
+
+
+class _CtrlC(Progress):
+    """Interrupts when the second cell comes in, before it is kept."""
+
+    @contextmanager
+    def stage(self, title: str, total: float) -> Iterator[Stage]:
+        class Counting(Stage):
+            count = 0
+
+            def advance(self, amount: float = 1.0, **facts: float | str) -> None:
+                self.count += 1
+                if self.count == 2:
+                    raise KeyboardInterrupt
+
+        yield Counting()
+
+
+@pytest.fixture(scope="module")
+def story(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, int], Outcome]:
+    """An interrupted comparison in real processes, gone on with: folder, cells after Ctrl-C, outcome."""
+    out = tmp_path_factory.mktemp("story") / "out"
+    with pytest.raises(KeyboardInterrupt):
+        compare(parse_config(config()), out, progress=_CtrlC())
+    interrupted = cells_of(out)
+    for path in (out / "cells").iterdir():
+        json.loads(path.read_text())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(comparison, "run_cells", serially)
+        return out, interrupted, compare(parse_config(config()), out)
+
+
+def test_an_interrupted_comparison_leaves_whole_cells_only_and_no_process(
+    story: tuple[Path, dict[str, int], Outcome],
+) -> None:
+    _, interrupted, _ = story
+    assert len(interrupted) == 1
+    assert all(name.endswith(".json") for name in interrupted)
+    for process in multiprocessing.active_children():
+        process.join(20)
+    assert not multiprocessing.active_children()
+
+
+def test_going_on_keeps_the_finished_cells(story: tuple[Path, dict[str, int], Outcome]) -> None:
+    out, interrupted, outcome = story
+    assert outcome.kept == 1 and len(outcome.cells) == 2 and not outcome.failures
+    after = cells_of(out)
+    assert interrupted.items() < after.items()
+    again = compare(parse_config(config()), out)
+    assert again.kept == 2 and cells_of(out) == after
+    assert again.rows == outcome.rows
+
+
+def test_a_row_has_mean_range_epsilon_and_relation(
+    story: tuple[Path, dict[str, int], Outcome],
+) -> None:
+    out, _, outcome = story
+    (row,) = outcome.rows
+    values = [cell["metrics"][0]["value"] for cell in outcome.cells]
+    assert row["mean"] == pytest.approx(sum(values) / 2)
+    assert (row["low"], row["high"], row["seeds"]) == (min(values), max(values), 2)
+    assert (row["epsilon"], row["relation"]) == (1.0, "zero-out")
+    with (out / "comparison.csv").open() as stream:
+        (line,) = csv.DictReader(stream)
+    assert line["relation"] == "zero-out" and float(line["mean"]) == row["mean"]
+    assert json.loads((out / "comparison.json").read_text())["rows"] == outcome.rows
+    assert (out / "curve.png").read_bytes().startswith(b"\x89PNG")
+    for name in ("comparison.md", "comparison.csv", "comparison.json", "comparison.html"):
+        assert "not covered by ε" in (out / name).read_text()
+
+
+@pytest.mark.usefixtures("here")
+def test_a_changed_setting_makes_new_cells_and_a_broken_cell_is_made_again(tmp_path: Path) -> None:
+    one = config(seeds=[0])
+    compare(parse_config(one), tmp_path)
+    first = cells_of(tmp_path)
+    changed = compare(
+        parse_config(config(seeds=[0], methods={"m": {"method": "merf", **TINY, "steps": 11}})),
+        tmp_path,
+    )
+    assert changed.kept == 0 and len(cells_of(tmp_path)) == 2
+    (name,) = first
+    (tmp_path / "cells" / name).write_text('{"format": 1, "met')
+    assert compare(parse_config(one), tmp_path).kept == 0
+    assert json.loads((tmp_path / "cells" / name).read_text())["metrics"]
+
+
+def test_the_name_of_a_variant_does_not_decide_its_cells() -> None:
+    plain = comparison._grid(parse_config(config()), ["fid"])
+    named = comparison._grid(
+        parse_config(config(methods={"x": {"method": "merf", **TINY}})), ["fid"]
+    )
+    other = comparison._grid(parse_config(config(neighbours="replace-one")), ["fid"])
+    assert [key for key, _, _ in plain] == [key for key, _, _ in named]
+    assert not {key for key, _, _ in plain} & {key for key, _, _ in other}
+
+
+def test_a_file_that_changed_makes_new_cells(tmp_path: Path) -> None:
+    path = tmp_path / "rows.npz"
+    path.write_bytes(b"1")
+    before = comparison._changed(str(path))
+    os.utime(path, ns=(1, 10**18 * 3))
+    assert comparison._changed(str(path)) != before
+
+
+def test_one_failing_cell_is_a_sentence_and_an_exit_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def second_fails(cells: Any, finished: Callable[..., None], jobs: int) -> None:
+        for key, cell in cells.items():
+            bad = {"error": "It <failed>; try less.", "exit_code": 4}
+            finished(key, bad if cell["seed"] == 1 else run_cell(cell))
+
+    monkeypatch.setattr(comparison, "run_cells", second_fails)
+    toml = tmp_path / "c.toml"
+    toml.write_text(
+        'data = "digits"\nepsilons = [1.0]\ndelta = 1e-5\nseeds = [0, 1]\nsamples = 200\n'
+        'metrics = ["accuracy.logreg"]\n[methods.merf]\nfeatures = 64\nsteps = 10\nbatch = 20\n'
+    )
+    result = CliRunner().invoke(command, [str(toml), "--out", str(tmp_path / "out"), "--quiet"])
+    assert result.exit_code == 4
+    assert result.stderr.strip() == "Error: merf, ε = 1, seed 1: It <failed>; try less."
+    assert "accuracy.logreg" in result.stdout and "not covered by ε" in result.stdout
+    assert len(cells_of(tmp_path / "out")) == 1
+    assert "It &lt;failed&gt;" in (tmp_path / "out" / "comparison.html").read_text()
+
+
+def test_an_unexpected_error_in_a_cell_is_named_by_its_type_only(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def explode(*_: Any, **__: Any) -> None:
+        raise ValueError("record 17 is 0.25")
+
+    monkeypatch.setattr("sfumato.methods.Synthesizer.fit", explode)
+    result = run_cell(comparison._grid(parse_config(config()), ["accuracy.logreg"])[0][2])
+    assert result["exit_code"] == 1 and "ValueError" in result["error"]
+    assert "17" not in result["error"]
+
+
+def die_or_work(cell: dict[str, Any]) -> dict[str, Any]:
+    if cell["dies"]:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return {"threads": os.environ["OMP_NUM_THREADS"]}
+
+
+def test_a_killed_process_loses_its_own_cell_only() -> None:
+    found: dict[str, dict[str, Any]] = {}
+    cells = {"a": {"dies": True}, "b": {"dies": False}}
+    comparison.run_cells(cells, found.__setitem__, 1, die_or_work)
+    assert found["b"] == {"threads": "1"}
+    assert "memory" in found["a"]["error"]
+
+
+@pytest.mark.usefixtures("here")
+def test_the_page_escapes_names_and_asks_nothing_of_the_network(tmp_path: Path) -> None:
+    evil = "<script>alert(1)</script>|$x"
+    compare(parse_config(config(seeds=[0], methods={evil: {"method": "merf", **TINY}})), tmp_path)
+    page = (tmp_path / "comparison.html").read_text()
+    assert "<script" not in page and "&lt;script&gt;" in page
+    assert not re.search(r"https?://|url\(", page)
+    assert set(re.findall(r'(?:src|srcset|href)="([^,"]*)', page)) == {"data:image/png;base64"}
+    markdown = (tmp_path / "comparison.md").read_text()
+    assert "<script" not in markdown and r"\|" in markdown
+
+
+def test_published_rows_appear_only_for_the_matching_data_set_and_metric() -> None:
+    metric = {"name": "accuracy.logreg", "value": 0.7, "source": "real; not covered by ε"}
+    for data, expected in (("fashion-mnist", True), ("digits", False)):
+        made = parse_config(config(data=data))
+        rows = comparison._rows(made, [("merf", {"epsilon": 1.0}, {"metrics": [metric]})])
+        theirs = [row for row in rows if row["published"]]
+        assert bool(theirs) is expected
+        assert all(row["metric"] == "accuracy.logreg" and row["relation"] for row in theirs)
+        shown = {row[3] for row in comparison.table(rows)}
+        assert ("DP-MERF (published)" in shown) is expected
+    splits = parse_config(config(data=None, train="mnist:train", test="mnist:test"))
+    assert splits.data == "mnist"
+    swapped = parse_config(config(data=None, train="mnist:test", test="mnist:train"))
+    assert not published(swapped.data)
+
+
+def test_published_numbers_are_whole_entries_of_known_metrics_and_sets() -> None:
+    from sfumato.data import list_named
+    from sfumato.evaluation import list_metrics
+
+    metrics, seen = {m.name for m in list_metrics()}, set()
+    for named in list_named():
+        for number in published(named.name):
+            assert number["metric"] in metrics and number["source"] and number["relation"]
+            assert number["metric"] == "fid" or 0 < number["value"] < 1
+            seen.add((named.name, number["method"], number["epsilon"], number["metric"]))
+    assert len(seen) == 94
+    dpdm = [n for n in published("mnist") if n["method"] == "DPDM" and n["epsilon"] == 10]
+    assert [n["value"] for n in dpdm] == [0.908, 0.948, 0.981]
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"epsilon": 1.0}, ("'epsilon'", "epsilons")),
+        ({"epsilons": None}, ("epsilons", "missing", "write")),
+        ({"epsilons": 1.0}, ("epsilons", "list")),
+        ({"epsilons": [0.0]}, ("epsilons", "positive")),
+        ({"epsilons": [1.0, 1]}, ("epsilons", "different")),
+        ({"epsilons": [float("inf")]}, ("epsilons", "numbers")),
+        ({"epsilons": ["1"]}, ("epsilons", "numbers")),
+        ({"delta": None}, ("delta", "missing")),
+        ({"delta": 2.0}, ("delta", "between 0 and 1")),
+        ({"neighbours": "swap"}, ("swap", "replace-one")),
+        ({"seeds": [-1]}, ("seeds", "whole numbers")),
+        ({"seeds": [True]}, ("seeds", "write")),
+        ({"samples": 0}, ("samples", "at least 1")),
+        ({"metrics": []}, ("metrics", "empty")),
+        ({"metrics": "fid"}, ("metrics", "list")),
+        ({"preset": "quick"}, ("metrics and preset", "keep one")),
+        ({"data": "digit"}, ("'digit'", "did you mean digits")),
+        ({"data": "digits:train"}, ("data", "train =")),
+        ({"data": 3}, ("data", "quotes")),
+        ({"train": "digits:train"}, ("data", "train =", "test =")),
+        ({"methods": {}}, ("[methods.merf]",)),
+        ({"methods": {"merv": {}}}, ("[methods.merv]", "did you mean 'merf'", "method =")),
+        ({"methods": {"merf": {"seed": 1}}}, ("[methods.merf]", "seeds")),
+        ({"methods": {"merf": {"step": 1}}}, ("[methods.merf]", "'step'", "steps")),
+        ({"methods": {"merf": {"steps": "x"}}}, ("[methods.merf]", "steps", "int")),
+        ({"methods": {"merf": {"steps": [1]}}}, ("[methods.merf]", "steps", "number")),
+        ({"methods": {"merf": {"length_scale": float("nan")}}}, ("[methods.merf]", "length_scale")),
+        ({"methods": {"merf": 3}}, ("methods.merf", "table")),
+    ],
+)
+def test_a_mistake_in_the_file_is_a_sentence_with_key_and_remedy(
+    changes: dict[str, Any], words: tuple[str, ...]
+) -> None:
+    given = {**config(), **changes}
+    with pytest.raises(BadInput) as error:
+        parse_config({key: value for key, value in given.items() if value is not None})
+    for word in words:
+        assert word in str(error.value)
+
+
+def test_a_mistake_that_needs_the_data_shows_before_any_cell_is_run(tmp_path: Path) -> None:
+    for changes, word in (
+        ({"metrics": ["acuracy"]}, "acuracy"),
+        ({"metrics": None, "preset": "fast"}, "fast"),
+        ({"methods": {"merf": {"features": 63}}}, r"\[methods.merf\]"),
+        ({"data": "adult", "metrics": None}, "adult"),
+    ):
+        with pytest.raises(BadInput, match=word):
+            compare(parse_config(config(**changes)), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_files_and_folders_that_will_not_do_are_named(tmp_path: Path) -> None:
+    broken = tmp_path / "broken.toml"
+    broken.write_text("data = ")
+    with pytest.raises(BadInput, match=r"broken.toml is not TOML"):
+        read_config(broken)
+    with pytest.raises(BadInput, match=r"missing\.toml"):
+        read_config(tmp_path / "missing.toml")
+    with pytest.raises(RunConflict, match="not empty"):
+        compare(parse_config(config()), tmp_path)
+    with pytest.raises(BadInput, match="jobs"):
+        compare(parse_config(config()), tmp_path / "new", jobs=0)
+
+
+def test_the_example_file_is_valid_and_the_help_has_a_runnable_one(tmp_path: Path) -> None:
+    example = Path(__file__).parents[1] / "examples" / "compare.toml"
+    assert read_config(example).variants["merf, few features"][0] == "merf"
+    text = CliRunner().invoke(command, ["--help"]).output
+    toml = re.search(r"echo '(.*?)'", text, re.S)
+    assert toml is not None and "one a core" in text
+    (tmp_path / "help.toml").write_text(toml[1])
+    assert read_config(tmp_path / "help.toml").epsilons == (1.0, 10.0)
