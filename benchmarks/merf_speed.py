@@ -79,7 +79,7 @@ def plain_seconds(pixels: torch.Tensor, labels: torch.Tensor) -> tuple[float, fl
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--repeat", type=int, default=3)
+    parser.add_argument("--repeat", type=int, default=2)
     arguments = parser.parse_args()
     data = sfumato.load("fashion-mnist:train")
     pixels = torch.from_numpy(data.images).flatten(1).float() / 255
