@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from sfumato.data import Batch
+from sfumato.errors import BadInput
 from sfumato.privacy import BoundedSum, FeatureMap, enforced_bound
 from sfumato.privacy.bounding import grid_of
 
@@ -150,3 +151,24 @@ def test_rows_are_filed_by_label_and_unknown_labels_are_dropped():
 def test_a_map_of_the_wrong_width_is_an_error_not_a_broadcast():
     with pytest.raises(ValueError, match="returned"):
         BoundedSum(Liar(3, 1.0))(Batch(torch.ones(2, 4), None))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16])
+def test_any_floating_type_is_bounded_alike(dtype):
+    rows = torch.tensor([[3.0, 4.0], [0.25, 0.5]], dtype=dtype)
+    summand = BoundedSum(Liar(2, 1.0))
+    total = summand(Batch(rows, None)).double() * summand.grid
+    assert torch.allclose(total, torch.tensor([[0.85, 1.3]], dtype=torch.float64), atol=1e-4)
+
+
+@pytest.mark.parametrize("bound", [1e-25, 1e25])
+def test_bounds_whose_squares_float32_cannot_tell_from_zero_are_refused(bound):
+    with pytest.raises(BadInput, match="must lie between"):
+        BoundedSum(Liar(2, bound))
+
+
+def test_tiny_entries_cannot_slip_under_the_least_bound():
+    # Their squares vanish in float32; the row must still be within the bound it is charged with.
+    rows = np.full((2, 4000), 3e-20, dtype=np.float32)
+    phi = Liar(4000, 1e-12)
+    assert (np.linalg.norm(contributions(rows, 1e-12), axis=1) <= enforced_bound(phi)).all()
