@@ -232,6 +232,27 @@ def test_tiny_data_and_extreme_budgets_work(name, n, epsilon):
     assert np.isfinite(fitted.sample(12).images.astype(float)).all()
 
 
+@pytest.mark.parametrize("name", METHODS)
+def test_training_again_from_a_release_reads_no_row_and_costs_nothing(name, tmp_path):
+    first = tiny(name).fit(images(), BUDGET, out=tmp_path / "run")
+    if first.RELEASED_BY is None:
+        with pytest.raises(BadInput, match="reads the private data while it trains"):
+            tiny(name).refit(tmp_path / "run")
+        return
+    assert set(first.RELEASED_BY) <= set(first.get_params())
+    again = tiny(name).refit(tmp_path / "run", out=tmp_path / "again")
+    assert again.statement_ == first.statement_
+    assert np.array_equal(again.sample(9).images, first.sample(9).images)
+    loaded = Synthesizer.load(tmp_path / "again")
+    assert np.array_equal(loaded.sample(9).images, first.sample(9).images)
+    for release in (tmp_path / "run" / "release").iterdir():
+        assert (tmp_path / "again" / "release" / release.name).read_bytes() == release.read_bytes()
+    for setting in first.RELEASED_BY:
+        if isinstance(first.get_params()[setting], int):
+            with pytest.raises(BadInput, match="shapes the release"):
+                tiny(name, **{setting: first.get_params()[setting] + 2}).refit(tmp_path / "run")
+
+
 def test_imbalanced_classes_are_sampled_in_their_proportion():
     n = 8000
     labels = np.repeat([0, 1, 2], [6400, 1200, 400])

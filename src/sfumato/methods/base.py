@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Self, final
@@ -21,6 +21,7 @@ from torch import Tensor
 from sfumato._version import __version__
 from sfumato.data import Dataset, Schema
 from sfumato.data.pictures import sample_grid
+from sfumato.data.sources import Array, Rows, Source
 from sfumato.errors import BadInput, CorruptArtifact, PlanMismatch
 from sfumato.generators import checkpoint_step
 from sfumato.methods.registry import MethodInfo, get_method
@@ -49,10 +50,13 @@ class Parameter:
 
 
 class Workspace:
-    """What a method may use while it fits besides the wall: progress, a log, and a place for checkpoints."""
+    """What a method may use while it fits besides the wall: public data, progress, a log, a place for checkpoints."""
 
-    def __init__(self, run: RunFolder | None, progress: Progress) -> None:
+    def __init__(
+        self, run: RunFolder | None, progress: Progress, public: Dataset | None = None
+    ) -> None:
         self.progress = progress
+        self.public = public
         self.checkpoint = run.checkpoint if run else None
         self.records: list[dict[str, Any]] = []
         self._run = run
@@ -73,6 +77,8 @@ class Synthesizer(ABC):
 
     info: ClassVar[MethodInfo]
     HELP: ClassVar[Mapping[str, str]]  # a line for every setting
+    # The settings that shape what is released; all others may change in `refit`. None: the method reads data while it trains.
+    RELEASED_BY: ClassVar[tuple[str, ...] | None] = None
 
     seed: int
     statement_: PrivacyStatement
@@ -140,16 +146,17 @@ class Synthesizer(ABC):
         data: Dataset,
         budget: Budget,
         *,
+        public: Dataset | None = None,
         out: Path | str | None = None,
         resume: bool = False,
         progress: Progress | None = None,
     ) -> Self:
         """Learn a generator of records like `data`'s within `budget`.
 
-        With `out`, the run folder is written as the work goes on, and `resume=True` goes on with an interrupted one:
-        a release that was saved is not made again, so nothing is spent twice.
+        `public` is a data set that may be read freely, for the methods that use one. With `out`, the run folder is written
+        as the work goes on, and `resume=True` goes on with an interrupted one: a release that was saved is not made again,
+        so nothing is spent twice.
         """
-        progress = progress or Progress()
         schema = data.schema
         if schema.kind not in self.info.kinds:
             raise BadInput(
@@ -158,9 +165,86 @@ class Synthesizer(ABC):
             )
         if len(data) == 0:
             raise BadInput("The data set holds no record; check the path and the split.")
+        self._check_public(schema, public)
+        size = len(data) if budget.neighbours.size_is_public else None
+        return self._learn(data, budget, size, public, ReleaseStore(), out, resume, progress)
+
+    @final
+    def refit(
+        self,
+        run: Path | str,
+        *,
+        public: Dataset | None = None,
+        out: Path | str | None = None,
+        resume: bool = False,
+        progress: Progress | None = None,
+    ) -> Self:
+        """Train again from what the run in folder `run` released, with other settings. Reads no private row and costs nothing.
+
+        The settings that shaped the releases (`RELEASED_BY`) must be those of the run; every other one may differ.
+        """
+        earlier = RunFolder(run)
+        earlier.check()
+        config = read_json(earlier.config)
+        if config["method"] != self.info.name:
+            raise BadInput(
+                f"{earlier.path} is a run of {config['method']}, not of {self.info.name}; a release serves its own method."
+            )
+        if self.RELEASED_BY is None:
+            raise BadInput(
+                f"{self.info.name} reads the private data while it trains, so it cannot train again from a saved release."
+            )
+        ours, theirs = self.get_params(), config["settings"]
+        for name in self.RELEASED_BY:
+            if ours[name] != theirs[name]:
+                raise BadInput(
+                    f"The release in {earlier.path} was made with {name}={theirs[name]}, and this asks for {ours[name]}; "
+                    "that setting shapes the release, so leave it as it was."
+                )
+        schema, budget = Schema.from_json(config["schema"]), Budget(**config["budget"])
+        self._check_public(schema, public)
+        origin = config["data"]
+        store = ReleaseStore(earlier.releases)
+        for charge in self.plan(schema, calibrate(lambda m: self.plan(schema, m), budget)):
+            store.find(charge)
+        kept = ReleaseStore()
+        kept.releases |= store.releases
+        data = Dataset(_NotAtHand(origin["size"] or 1), schema, origin["name"])
+        return self._learn(data, budget, origin["size"], public, kept, out, resume, progress)
+
+    def _check_public(self, schema: Schema, public: Dataset | None) -> None:
+        name, use = self.info.name, self.info.public
+        if public is None:
+            if use == "required":
+                raise BadInput(
+                    f"{name} needs a public data set of the same kind; give one with --public (in Python: public=)."
+                )
+            return
+        if use == "unused":
+            raise BadInput(f"{name} makes no use of public data; leave --public out.")
+        if (public.schema.kind, public.schema.shape) != (schema.kind, schema.shape):
+            raise BadInput(
+                f"The public data are {public.schema.kind} of shape {public.schema.shape} and the private ones "
+                f"{schema.kind} of shape {schema.shape}; give public data of the same shape (--image-size resizes a folder)."
+            )
+        if len(public) == 0:
+            raise BadInput("The public data set holds no record; check the path and the split.")
+
+    def _learn(
+        self,
+        data: Dataset,
+        budget: Budget,
+        size: int | None,
+        public: Dataset | None,
+        store: ReleaseStore,
+        out: Path | str | None,
+        resume: bool,
+        progress: Progress | None,
+    ) -> Self:
+        progress = progress or Progress()
+        schema = data.schema
         noise_multiplier = calibrate(lambda m: self.plan(schema, m), budget)
         plan = self.plan(schema, noise_multiplier)
-        size = len(data) if budget.neighbours.size_is_public else None
 
         run = RunFolder(out) if out is not None else None
         if run is not None:
@@ -168,7 +252,7 @@ class Synthesizer(ABC):
             for charge in plan:
                 promised.charge(charge)
             run.begin(
-                self._config(schema, budget, data.name, size),
+                self._config(schema, budget, data.name, size, public.name if public else None),
                 PrivacyStatement.of(promised).to_json(),
                 resume=resume,
             )
@@ -176,8 +260,11 @@ class Synthesizer(ABC):
                 self._load_from(run)
                 return self
             run.rewind_log(checkpoint_step(run.checkpoint))
-        workspace = Workspace(run, progress)
-        store = ReleaseStore(run.releases if run else None)
+            saved = ReleaseStore(run.releases)
+            for release in store.releases.values():
+                saved.keep(release)
+            store = saved
+        workspace = Workspace(run, progress, public)
         ledger = Ledger(budget)
         with _ReadingProgress(progress) as reading:
             private = PrivateData(data, ledger, store=store, on_fraction=reading)
@@ -191,7 +278,7 @@ class Synthesizer(ABC):
         self.statement_ = PrivacyStatement.of(ledger)
         self.log_ = workspace.records
         self._releases = store
-        self._origin = (data.name, size)
+        self._origin = (data.name, size, public.name if public else None)
         if run is not None:
             self._write(run)
         return self
@@ -215,9 +302,8 @@ class Synthesizer(ABC):
         """Write the run folder; `load` gives back an object with the same samples."""
         self._check_fitted()
         run = RunFolder(path)
-        name, size = self._origin
         run.begin(
-            self._config(self.schema_, self.statement_.budget, name, size),
+            self._config(self.schema_, self.statement_.budget, *self._origin),
             self.statement_.to_json(),
             resume=False,
         )
@@ -260,7 +346,7 @@ class Synthesizer(ABC):
                 ledger.charge(charge)
             self._restore(load_file(run.generator))
             origin = config["data"]
-            self._origin = (origin["name"], origin["size"])
+            self._origin = (origin["name"], origin["size"], config.get("public"))
         except (KeyError, TypeError, RuntimeError, SafetensorError) as error:
             raise CorruptArtifact(
                 f"The run in {run.path} is damaged ({error}); restore it from a copy."
@@ -286,7 +372,7 @@ class Synthesizer(ABC):
                 picture.save(temporary, format="PNG")
 
     def _config(
-        self, schema: Schema, budget: Budget, name: str, size: int | None
+        self, schema: Schema, budget: Budget, name: str, size: int | None, public: str | None
     ) -> dict[str, Any]:
         return {
             "format": FORMAT,
@@ -294,6 +380,7 @@ class Synthesizer(ABC):
             "method": self.info.name,
             "settings": self.get_params(),
             "data": {"name": name, "size": size},
+            "public": public,
             "schema": schema.to_json(),
             "budget": budget.to_json(),
         }
@@ -306,6 +393,25 @@ class Synthesizer(ABC):
 
 
 load = Synthesizer.load
+
+
+class _NotAtHand(Source):
+    """In place of the rows when a saved release is used again: whoever asks for a row is told why there is none."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+
+    def __len__(self) -> int:
+        return self._size
+
+    def blocks(self, size: int) -> Iterator[Rows]:
+        raise BadInput(
+            "Training again from a saved release reads no private row, and the saved one lacks what these settings need; "
+            "fit on the data instead."
+        )
+
+    def take(self, indices: Array) -> Rows:
+        return next(self.blocks(1))
 
 
 class _ReadingProgress:

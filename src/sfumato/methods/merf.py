@@ -43,6 +43,7 @@ class Merf(Synthesizer):
     pixels get a little grain.
     """
 
+    RELEASED_BY = ("features", "length_scale", "seed")
     HELP = {
         "features": "Number of random features, an even number; more follow the kernel better and take more noise in all.",
         "length_scale": "Squared length scale of the kernel on pixels in [0, 1], a public constant; auto: 127/784 per pixel.",

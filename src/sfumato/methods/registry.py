@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 from sfumato.errors import BadInput
 
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 _METHODS: dict[str, type[Synthesizer]] = {}
 _Class = TypeVar("_Class", bound="type[Synthesizer]")
+PublicUse = Literal["unused", "optional", "required"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,9 +25,13 @@ class MethodInfo:
     title: str
     paper: str
     kinds: tuple[str, ...]  # "images", "table"
-    needs_public: bool
+    public: PublicUse
     sound: bool
     summary: str
+
+    @property
+    def needs_public(self) -> bool:
+        return self.public == "required"
 
 
 def register(
@@ -36,7 +41,7 @@ def register(
     paper: str,
     kinds: tuple[str, ...],
     summary: str,
-    needs_public: bool = False,
+    public: PublicUse = "unused",
     sound: bool = True,
 ) -> Callable[[_Class], _Class]:
     """Class decorator that makes a method known under `name`; the contract tests pick it up from here."""
@@ -47,7 +52,7 @@ def register(
             title=title,
             paper=paper,
             kinds=kinds,
-            needs_public=needs_public,
+            public=public,
             sound=sound,
             summary=summary,
         )

@@ -1,7 +1,15 @@
 """The wall between private rows and everything else. See `docs/privacy.md`."""
 
 from sfumato.privacy.accounting import Charge, Plan, calibrate, epsilon_of
-from sfumato.privacy.bounding import BoundedSum, FeatureMap, enforced_bound
+from sfumato.privacy.bounding import (
+    BoundedSum,
+    FeatureMap,
+    OuterMap,
+    OuterSum,
+    RecordMap,
+    balanced,
+    enforced_bound,
+)
 from sfumato.privacy.budget import Budget, Neighbours
 from sfumato.privacy.ledger import Ledger
 from sfumato.privacy.release import Release, ReleaseStore
@@ -15,12 +23,16 @@ __all__ = [
     "FeatureMap",
     "Ledger",
     "Neighbours",
+    "OuterMap",
+    "OuterSum",
     "Plan",
     "PrivacyStatement",
     "PrivateData",
+    "RecordMap",
     "Release",
     "ReleaseStore",
     "Step",
+    "balanced",
     "calibrate",
     "charge_of",
     "enforced_bound",

@@ -29,6 +29,9 @@ _BLOCK = 1024
 _NORM_SLACK = 2.0**-14
 _EXACT_FLOAT32 = 2.0**24
 _LEAST_BOUND = 1e-12
+# Factors of a product have fewer digits, so that sums of products are exact in double precision (2 · 16 + 21 ≤ 53).
+_FACTOR_DIGITS = 15
+_FACTOR_ROWS = 2**16
 
 
 class FeatureMap(ABC):
@@ -77,21 +80,77 @@ class FeatureMap(ABC):
         return math.sqrt(2) if self.non_negative else 2.0
 
 
-def grid_of(bound: float) -> float:
-    """The public grid for contributions of norm ≤ `bound`: a power of two between 2⁻¹⁹ and 2⁻¹⁸ of it."""
-    return 2.0 ** (math.floor(math.log2(bound)) - _GRID_DIGITS)
+class OuterMap(ABC):
+    """A row-wise map to a product a(x) ⊗ b(x) of two bounded vectors: second moments, and gradients of linear layers.
+
+    The sum of n such products is one matrix product, so the rows of left·right numbers are never formed.
+
+    **Guarantee** (each subclass proves it): ‖a(x)‖₂ ≤ `left_bound` and ‖b(x)‖₂ ≤ `right_bound`, hence the product's norm is at
+    most `bound`, their product; no row depends on another. With `symmetric`, b is a itself: the summands a ⊗ a are positive
+    semi-definite, ‖u ⊗ u − v ⊗ v‖² = ‖u‖⁴ + ‖v‖⁴ − 2⟨u, v⟩² ≤ 2·bound², so replacement moves the sum by √2·bound at most.
+    """
+
+    left: int
+    right: int
+    left_bound: float
+    right_bound: float
+    segments: int = 1
+    symmetric: bool = False
+
+    @abstractmethod
+    def factors(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """(n records) → (n, left), (n, right); with `symmetric` the second is ignored."""
+
+    def segment_of(self, batch: Batch) -> Tensor | None:
+        """As in `FeatureMap`."""
+        return None
+
+    @property
+    def dim(self) -> int:
+        return self.left * self.right
+
+    @property
+    def bound(self) -> float:
+        return self.left_bound * self.right_bound
+
+    @property
+    def replace_ratio(self) -> float:
+        return math.sqrt(2) if self.symmetric else 2.0
 
 
-def enforced_bound(phi: FeatureMap) -> float:
+RecordMap = FeatureMap | OuterMap
+
+
+def balanced(left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
+    """The same products with ‖right‖ = 1: only their joint length is then to be clipped, on the left."""
+    lengths = torch.linalg.vector_norm(right, dim=1, keepdim=True)
+    return left * lengths, right / lengths.clamp(min=1e-30)
+
+
+def grid_of(bound: float, digits: int = _GRID_DIGITS) -> float:
+    """The public grid for contributions of norm ≤ `bound`: a power of two between 2⁻ᵈ⁻¹ and 2⁻ᵈ of it, d = `digits`."""
+    return 2.0 ** (math.floor(math.log2(bound)) - digits)
+
+
+def enforced_bound(phi: RecordMap) -> float:
     """The length that no row exceeds after bounding, whatever φ returned.
 
-    Proof. A row passes unclipped if its computed squared norm is ≤ bound² · (1 + 2⁻¹⁴), room for a map whose norm is the
-    bound itself up to rounding. The computed value is at least 1 − 1.01 · 2⁻¹⁴ of the true one, so the true squared norm
-    is ≤ bound² · (1 + 2⁻¹³ + 2⁻²⁰) and the norm ≤ bound · (1 + 0.51 · 2⁻¹³); multiplying by a piece's factor and by
+    Proof for an `OuterMap`. Each factor is scaled to its bound in double precision (≤ bound · (1 + 2⁻⁴⁰)) and rounded to its
+    grid, which moves each of its entries by at most grid/2 ≤ bound · 2⁻¹⁶; the norm of a product is the product of the norms.
+
+    Proof for a `FeatureMap`. A row passes unclipped if its computed squared norm is ≤ bound² · (1 + 2⁻¹⁴), room for a map
+    whose norm is the bound itself up to rounding. The computed value is at least 1 − 1.01 · 2⁻¹⁴ of the true one, so the true
+    squared norm is ≤ bound² · (1 + 2⁻¹³ + 2⁻²⁰) and the norm ≤ bound · (1 + 0.51 · 2⁻¹³); multiplying by a piece's factor and by
     1 ÷ grid adds at most 2⁻²² of it. A clipped row is scaled to `bound` in double precision and stored in single:
     ≤ bound · (1 + 2⁻²³). Rounding to the grid moves each of `dim` entries by at most
     grid/2 ≤ bound · 2⁻¹⁹, hence the row by at most √dim · bound · 2⁻¹⁹.
     """
+    if isinstance(phi, OuterMap):
+        stretch = [
+            1 + 2.0**-40 + math.sqrt(width) * 2.0 ** -(_FACTOR_DIGITS + 1)
+            for width in (phi.left, phi.right)
+        ]
+        return phi.bound * stretch[0] * stretch[1] * (1 + 2.0**-40)
     return phi.bound * (1 + 2 * _NORM_SLACK + math.sqrt(phi.dim) * 2.0 ** -(_GRID_DIGITS + 1))
 
 
@@ -103,11 +162,7 @@ class BoundedSum:
 
     def __init__(self, phi: FeatureMap) -> None:
         # Far outside this range squares underflow in float32, and a row longer than its bound could look like zero.
-        if not _LEAST_BOUND <= phi.bound <= 1 / _LEAST_BOUND:
-            raise BadInput(
-                f"The bound of a feature map must lie between {_LEAST_BOUND:g} and {1 / _LEAST_BOUND:g}, not {phi.bound:g}; "
-                "scale the features."
-            )
+        _check_bound(phi.bound)
         self.phi = phi
         self.grid = grid_of(phi.bound)
         self.shape: tuple[int, ...] = (phi.segments, phi.dim)
@@ -170,6 +225,70 @@ class BoundedSum:
 
     def _too_long(self, squares: Tensor) -> Tensor:
         return ~(squares <= self.phi.bound**2 * (1 + _NORM_SLACK))  # true for NaN as well
+
+
+class OuterSum:
+    """Adds up a ⊗ b over a batch, in whole grid units, by one matrix product a class.
+
+    **Guarantee**: as `BoundedSum`. Both factors are clipped and rounded to whole numbers of at most 2¹⁶ before the product, so
+    every product and every sum of up to 2²¹ of them is exact in double precision.
+    """
+
+    def __init__(self, phi: OuterMap) -> None:
+        _check_bound(phi.left_bound)
+        _check_bound(phi.right_bound)
+        if phi.symmetric and (phi.left != phi.right or phi.left_bound != phi.right_bound):
+            raise BadInput("A symmetric product needs two equal factors; give one width and bound.")
+        self.phi = phi
+        self.grids = tuple(grid_of(b, _FACTOR_DIGITS) for b in (phi.left_bound, phi.right_bound))
+        self.grid = self.grids[0] * self.grids[1]
+        self.shape: tuple[int, ...] = (phi.segments, phi.dim)
+
+    def __call__(self, batch: Batch) -> Tensor:
+        """The sum over the batch in grid units, (segments, left · right), int64."""
+        with torch.no_grad():
+            total = torch.zeros(self.phi.segments, self.phi.left, self.phi.right, dtype=torch.int64)
+            if len(batch) == 0:
+                return total.view(self.shape)
+            left, right = self.units(batch)
+            segment = self.phi.segment_of(batch)
+            if segment is None:
+                segment = torch.zeros(len(batch), dtype=torch.int64)
+            for block in torch.arange(len(batch)).split(_FACTOR_ROWS):
+                for code in segment[block].unique().tolist():
+                    if 0 <= code < self.phi.segments:
+                        chosen = block[segment[block] == code]
+                        total[code] += (left[chosen].T @ right[chosen]).to(torch.int64)
+            return total.view(self.shape)
+
+    def units(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Each record's two factors after bounding, whole numbers of grid units in double precision."""
+        left, right = self.phi.factors(batch)
+        for rows, width in ((left, self.phi.left), (right, self.phi.right)):
+            if rows.shape != (len(batch), width):
+                raise ValueError(
+                    f"{type(self.phi).__name__} returned {tuple(rows.shape)} for {len(batch)} records and width {width}"
+                )
+        # A record with a number that is not finite in either factor counts for nothing.
+        fit = torch.isfinite(left).all(dim=1) & torch.isfinite(right).all(dim=1)
+        first = _clipped(torch.where(fit[:, None], left, 0.0), self.phi.left_bound)
+        first = first.div_(self.grids[0]).round_()
+        if self.phi.symmetric:
+            return first, first
+        second = _clipped(torch.where(fit[:, None], right, 0.0), self.phi.right_bound)
+        return first, second.div_(self.grids[1]).round_()
+
+
+def summand_of(phi: RecordMap) -> BoundedSum | OuterSum:
+    return OuterSum(phi) if isinstance(phi, OuterMap) else BoundedSum(phi)
+
+
+def _check_bound(bound: float) -> None:
+    if not _LEAST_BOUND <= bound <= 1 / _LEAST_BOUND:
+        raise BadInput(
+            f"The bound of a feature map must lie between {_LEAST_BOUND:g} and {1 / _LEAST_BOUND:g}, not {bound:g}; "
+            "scale the features."
+        )
 
 
 def _squares(piece: Tensor, scratch: Tensor) -> Tensor:

@@ -84,15 +84,16 @@ class ReleaseStore:
 
     def find(self, charge: Charge) -> Release | None:
         """The saved release that this very charge paid for, if there is one."""
-        if self.folder is None:
-            return None
-        path = self.folder / self.file_name(charge.label)
-        if not path.exists():
-            return None
-        release = Release.load(path)
+        release = self.releases.get(charge.label)
+        if release is None:
+            path = self.folder / self.file_name(charge.label) if self.folder is not None else None
+            if path is None or not path.exists():
+                return None
+            release = Release.load(path)
         if release.charge != charge:
             raise CorruptArtifact(
-                f"{path} was released under another plan; resume with the settings of the first run or use a new folder."
+                f"Release {charge.label!r} was made under another plan; resume with the settings of the first run or use "
+                "a new folder."
             )
         self.releases[release.label] = release
         return release

@@ -17,7 +17,7 @@ from sfumato.engines import Engine, LocalEngine
 from sfumato.errors import BadInput, PlanMismatch
 from sfumato.privacy import noise
 from sfumato.privacy.accounting import Charge
-from sfumato.privacy.bounding import BoundedSum, FeatureMap, enforced_bound
+from sfumato.privacy.bounding import OuterMap, RecordMap, enforced_bound, summand_of
 from sfumato.privacy.ledger import Ledger
 from sfumato.privacy.release import Release, ReleaseStore
 
@@ -67,7 +67,7 @@ class PrivateData:
         """The number of records, or None where it is private."""
         return self.size if self.__ledger.budget.neighbours.size_is_public else None
 
-    def noisy_sum(self, phi: FeatureMap, noise_multiplier: float, *, label: str) -> Release:
+    def noisy_sum(self, phi: RecordMap, noise_multiplier: float, *, label: str) -> Release:
         """Σ φ(record) over all records, each clipped to φ.bound, plus exact discrete Gaussian noise.
 
         With a store, a release already made and saved under this label and charge is returned as it is: no row is read
@@ -82,11 +82,11 @@ class PrivateData:
         saved = self.__store.find(charge) if self.__store else None
         if saved is not None:
             return saved
-        summand = BoundedSum(phi)
+        summand = summand_of(phi)
         total = self.__engine.total(
             self.__rows,
             summand,
-            width=phi.dim,
+            width=_width(phi),
             on_fraction=self.__reporter(f"Reading records ({label})"),
         )
         drawn = self.__discrete(
@@ -131,13 +131,13 @@ class PrivateData:
             yield step
             step.close()
 
-    def __sampled_sum(self, charge: Charge, phi: FeatureMap) -> Tensor:
-        summand = BoundedSum(phi)
+    def __sampled_sum(self, charge: Charge, phi: RecordMap) -> Tensor:
+        summand = summand_of(phi)
         total = torch.zeros(summand.shape, dtype=torch.int64)
         mask = noise.poisson_mask(len(self.__rows), charge.rate)
         chosen = mask.nonzero()[0]
         # In pieces, so that an unlucky large sample costs time and not memory.
-        piece = LocalEngine.rows_at_once(phi.dim)
+        piece = LocalEngine.rows_at_once(_width(phi))
         for start in range(0, len(chosen), piece):
             total += summand(self.__rows.take(chosen[start : start + piece]))
         value = total.to(torch.float64) * summand.grid
@@ -154,14 +154,14 @@ class Step:
     """One paid step over one Poisson sample. It answers once; the size of its sample is never told."""
 
     def __init__(
-        self, index: int, charge: Charge, answer: Callable[[Charge, FeatureMap], Tensor]
+        self, index: int, charge: Charge, answer: Callable[[Charge, RecordMap], Tensor]
     ) -> None:
         self.index = index
         self.expected_share = charge.rate
         self._charge = charge
-        self._answer: Callable[[Charge, FeatureMap], Tensor] | None = answer
+        self._answer: Callable[[Charge, RecordMap], Tensor] | None = answer
 
-    def noisy_sum(self, phi: FeatureMap) -> Tensor:
+    def noisy_sum(self, phi: RecordMap) -> Tensor:
         """Σ φ over this step's sample, each row clipped to φ.bound, plus Gaussian noise; (segments, dim) float64."""
         if self._answer is None:
             raise PlanMismatch(
@@ -180,7 +180,12 @@ class Step:
         self._answer = None
 
 
-def charge_of(phi: FeatureMap, noise_multiplier: float, *, label: str) -> Charge:
+def _width(phi: RecordMap) -> int:
+    """How many numbers a record becomes on the way."""
+    return phi.left + phi.right if isinstance(phi, OuterMap) else phi.dim
+
+
+def charge_of(phi: RecordMap, noise_multiplier: float, *, label: str) -> Charge:
     """What one noisy sum of φ over all records costs: the same object in a plan and in the ledger."""
     return Charge(
         label=label,
