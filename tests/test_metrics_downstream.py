@@ -13,16 +13,18 @@ import pytest
 import torch
 from sklearn.datasets import load_digits
 from sklearn.metrics import average_precision_score, roc_auc_score
+from sklearn.tree import DecisionTreeClassifier
 
 from sfumato.data import Column, Dataset, Schema, gaussians
 from sfumato.errors import BadInput
 from sfumato.evaluation import evaluate, list_metrics, preset_metrics, twelve
+from sfumato.evaluation.adaboost import AdaBoost, Histograms
 from sfumato.evaluation.classifiers import ConvNet
 from sfumato.evaluation.diversity import class_pairs
 from sfumato.evaluation.likelihood import ENTROPY, modes_covered, negative_log_likelihood
 from sfumato.evaluation.marginals import discretise, joint_cells, subsets, total_variation
 from sfumato.evaluation.resnet9 import ResNet9
-from sfumato.evaluation.twelve import TWELVE, AdaBoost
+from sfumato.evaluation.twelve import TWELVE
 from sfumato.progress import Progress, Stage
 
 DRAW = np.random.default_rng
@@ -144,6 +146,43 @@ def test_adaboost_of_one_stump_is_that_stump_and_more_are_better():
     assert scores[1] > scores[0] + 0.1
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_a_stump_from_histograms_is_the_one_of_an_exact_search(seed):
+    rng = np.random.default_rng(seed)
+    table = (rng.integers(0, 40, (300, 12)) / 255).astype(np.float32)
+    table[:, 3] = 0.5
+    targets = (table[:, 5] * 255 // 14).astype(np.int64)
+    weights = rng.exponential(size=300)
+    weights /= weights.sum()
+    found = Histograms.of(table, targets, 3)
+    assert found is not None
+    stump = found.fit(weights, np.random.RandomState(0))
+    exact = DecisionTreeClassifier(max_depth=1).fit(table, targets, sample_weight=weights)
+    assert np.allclose(stump.predict_proba(table), exact.predict_proba(table))
+    assert stump.threshold == pytest.approx(exact.tree_.threshold[0])
+    # Too many distinct values for a histogram: the exact search takes over.
+    assert Histograms.of(rng.random((300, 2)), targets, 3) is None
+    same = Histograms.of(np.ones((4, 2), np.float32), np.array([0, 0, 1, 2]), 3)
+    assert same is not None
+    leaf = same.fit(np.full(4, 0.25), np.random.RandomState(0)).predict_proba(np.ones((2, 2)))
+    assert np.allclose(leaf, [[0.5, 0.25, 0.25]] * 2)
+
+
+def test_boosting_by_histograms_follows_the_exact_search_stump_for_stump(monkeypatch):
+    # Weights soon span sixteen digits, where a careless sum of the smaller side picks other stumps.
+    images, labels = load_digits(return_X_y=True)
+    rows, codes = torch.tensor(images).float() / 16, torch.tensor(labels)
+    fast, exact = AdaBoost(0), AdaBoost(0)
+    fast.stumps = exact.stumps = 30
+    fast.fit(rows, codes, 10, lambda _: None)
+    monkeypatch.setattr(Histograms, "of", lambda *_: None)
+    exact.fit(rows, codes, 10, lambda _: None)
+    asked = [(s.column, s.threshold) for s in fast.stumps_]
+    assert asked == [
+        (s.tree_.feature[0], pytest.approx(s.tree_.threshold[0])) for s in exact.stumps_
+    ]
+
+
 def test_adaboost_of_two_classes_is_real_adaboost():
     """With two classes SAMME.R is Real AdaBoost (Friedman et al. 2000): votes of half log-odds, weights exp(−y·vote)."""
     draw = DRAW(0)
@@ -153,9 +192,9 @@ def test_adaboost_of_two_classes_is_real_adaboost():
     model.stumps = 6
     model.fit(rows, codes, 2, lambda _: None)
     signs, total = 2.0 * codes.numpy() - 1, np.zeros(120)
-    for stump in model.stumps_:
+    for _ in model.stumps_:
         weights = np.exp(-signs * total)
-        fitted = twelve.DecisionTreeClassifier(max_depth=1, random_state=stump.random_state)
+        fitted = DecisionTreeClassifier(max_depth=1)
         fitted.fit(rows.numpy(), codes.numpy(), sample_weight=weights / weights.sum())
         odds = fitted.predict_proba(rows.numpy()).clip(np.finfo(float).eps, None)
         total += 0.5 * (np.log(odds[:, 1]) - np.log(odds[:, 0]))
