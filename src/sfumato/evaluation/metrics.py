@@ -13,19 +13,24 @@ import time
 import warnings
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cached_property
+from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args
 
 import numpy as np
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
 from sklearn.exceptions import ConvergenceWarning
 from threadpoolctl import threadpool_limits
 
 from sfumato.data import Dataset, Schema
-from sfumato.errors import BadInput
+from sfumato.errors import BadInput, SfumatoError
 from sfumato.progress import Progress, Stage
+from sfumato.storage import atomic_path, cache_folder
 
 Step = Callable[[float], None]
 Features = Callable[[torch.Tensor], torch.Tensor]
@@ -240,6 +245,12 @@ class Comparison:
             index = self.chosen(role, seed)
             if name == "pixels":
                 return rows[index].flatten(1)
+            kept = self._kept_features(role, name, seed)
+            if kept is not None and kept.exists():
+                try:
+                    return load_file(kept)["features"]
+                except (SafetensorError, KeyError, OSError):
+                    kept.unlink(missing_ok=True)  # damaged: compute it again
             network = self.network(name)
             parts = []
             before = torch.get_num_threads()
@@ -257,9 +268,22 @@ class Comparison:
                 raise BadInput(
                     f"The features of {name} are not one finite vector a record; check the network."
                 )
+            if kept is not None:
+                with suppress(SfumatoError, OSError), atomic_path(kept) as temporary:
+                    save_file({"features": found}, temporary)
             return found
 
         return self.once(("features", role, name, seed), compute)
+
+    def _kept_features(self, role: str, name: str, seed: int) -> Path | None:
+        """Where the features of a published set lie in the cache; None for any other set, of which nothing is kept."""
+        published = self._real.published_as
+        if role != "real" or published is None or name in self._networks:
+            return None
+        size = len(self.real[0])
+        drawn = "" if size <= self.most_embedded else f".{self.most_embedded}.seed{seed}"
+        stem = f"{published.replace(':', '-')}.{name}{drawn}"
+        return cache_folder() / "features" / f"{stem}.safetensors"
 
     def drawn_note(self) -> str:
         """A remark when not every record was looked at; empty otherwise."""

