@@ -2,7 +2,7 @@
 
 The synthetic set is the training split's first 5,000 images, so the FID itself should be near its finite-sample bias. Usage:
 
-    python benchmarks/fid_speed.py [cifar10] [--rates-only]
+    python benchmarks/fid_speed.py [faces] [--rates-only]
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def rates(images: Batch) -> None:
 
 def main(arguments: list[str]) -> None:
     names = [a for a in arguments if not a.startswith("-")]
-    name = names[0] if names else "cifar10"
+    name = names[0] if names else "faces"
     test = load(f"{name}:test")
     rates(test.take(np.arange(IMAGES)))
     if "--rates-only" in arguments:

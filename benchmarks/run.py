@@ -20,8 +20,16 @@ BENCHMARKS = {
     "embedding_pass": "The embedding pass, as a share of the matrix-product peak",
     "noise_speed": "Exact noise",
     "merf_speed": "The whole DP-MERF fit, against a plain implementation",
+    "mepf_speed": "A DP-MEPF step, against one pass of its encoder and generator",
+    "mepf_accuracy": "DP-MEPF on Fashion-MNIST and MNIST",
     "merf_accuracy": "DP-MERF on Fashion-MNIST",
+    "hp_accuracy": "DP-HP on MNIST and Fashion-MNIST",
+    "hp_kernel": "Hermite and random Fourier features against the exact kernel",
+    "table_accuracy": "DP-MERF and DP-HP on tables",
+    "gaussians": "DP-MERF and DP-HP on 25 Gaussians",
+    "llm_accuracy": "DP-LLM on MNIST and Fashion-MNIST",
     "evaluation_speed": "Evaluation: real-data accuracy of the classifiers, and their time",
+    "codec_quality": "Codecs: reconstructions, and DP-MGE on font digits",
 }
 
 

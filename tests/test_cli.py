@@ -15,10 +15,22 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
-from sfumato import cli
+from sfumato import cli, fit_cli, judge_cli
 from sfumato.errors import BadInput, CorruptArtifact, DataUnavailable, SfumatoError
 
-VERBS = ("methods", "plan", "fit", "sample", "evaluate", "report", "demo", "compare", "data")
+VERBS = (
+    "methods",
+    "plan",
+    "fit",
+    "sample",
+    "pretrain",
+    "explain",
+    "evaluate",
+    "report",
+    "compare",
+    "data",
+    "demo",
+)
 BUDGET = ("--epsilon", "1", "--delta", "1e-5")
 
 
@@ -252,10 +264,10 @@ def test_demo_leaves_a_folder_that_is_not_its_own_alone(tmp_path: Path) -> None:
 def test_every_error_ends_in_one_sentence(
     monkeypatch: pytest.MonkeyPatch, error: Exception, code: int, words: str
 ) -> None:
-    def fail(*_: object) -> Path:
+    def fail(*_: object, **__: object) -> Path:
         raise error
 
-    monkeypatch.setattr(cli, "_report", fail)
+    monkeypatch.setattr(judge_cli, "write_page", fail)
     result = run("report", "x")
     assert_one_sentence(result, code, words)
     # An exception we did not write may carry a private value, so only its type is shown.
@@ -263,10 +275,10 @@ def test_every_error_ends_in_one_sentence(
 
 
 def test_debug_shows_the_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*_: object) -> Path:
+    def fail(*_: object, **__: object) -> Path:
         raise KeyError("inside")
 
-    monkeypatch.setattr(cli, "_report", fail)
+    monkeypatch.setattr(judge_cli, "write_page", fail)
     for words in (["--debug", "report", "x"], ["report", "x", "--debug"]):
         result = run(*words)
         assert isinstance(result.exception, KeyError)
@@ -280,7 +292,7 @@ def test_ctrl_c_gives_the_exact_command_that_goes_on(
     def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(cli, "_load", interrupt)
+    monkeypatch.setattr(fit_cli, "load_data", interrupt)
     out = tmp_path / "my run"
     result = run("fit", "merf", "--data", "digits:train", *BUDGET, "--out", out)
     assert result.exit_code == 130

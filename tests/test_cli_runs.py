@@ -9,14 +9,17 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 from click.testing import CliRunner, Result
+from PIL import Image
 
-from sfumato import cli
+from sfumato import cli, demo_cli
+from sfumato.data import Dataset
 from sfumato.errors import DataUnavailable
+from sfumato.methods import Merf
 
 TINY = ("--set", "features=64", "--set", "steps=20")
 BUDGET = ("--epsilon", "5", "--delta", "1e-5")
@@ -55,7 +58,9 @@ def test_methods_lists_what_can_be_fitted() -> None:
     assert "merf" in {entry["name"] for entry in listed}
     for entry in listed:
         assert entry["name"] in table
-        assert {"title", "paper", "kinds", "needs_public", "sound", "summary"} <= set(entry)
+        assert {"title", "paper", "kinds", "public", "sound", "summary"} <= set(entry)
+        assert entry["public"] in ("unused", "optional", "required")
+        assert entry["public"] in table
 
 
 def test_a_method_shows_its_settings_with_type_default_and_help() -> None:
@@ -209,6 +214,114 @@ def _wait_for(ready: Any, child: subprocess.Popen[str]) -> None:
         time.sleep(0.05)
 
 
+def test_training_again_from_a_release_reads_no_row_and_keeps_the_guarantee(
+    finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sfumato.data.load", lambda *_, **__: pytest.fail("data were opened"))
+    out = tmp_path / "again"
+    result = succeed("fit", "merf", "--from-release", finished, "--set", "steps=30", "--out", out)
+    assert "no private row was read" in result.stdout
+    assert "digits:test" in result.stdout
+    old, new = (json.loads((run / "config.json").read_text()) for run in (finished, out))
+    assert new["settings"] == {**old["settings"], "steps": 30}
+    assert (out / "statement.json").read_bytes() == (finished / "statement.json").read_bytes()
+    released = [
+        {n: b for n, b in files(r).items() if n.startswith("release/")} for r in (finished, out)
+    ]
+    assert released[0] == released[1]
+
+
+@pytest.mark.parametrize(
+    ("extra", "word"),
+    [
+        (("--epsilon", "1"), "--epsilon"),
+        (("--delta", "1e-5"), "--delta"),
+        (("--data", "digits:train"), "--data"),
+        (("--neighbours", "zero-out"), "--neighbours"),
+        (("--image-size", "8"), "--image-size"),
+        (("--set", "features=32"), "features=64"),
+        (("--seed", "7"), "seed=0"),
+    ],
+)
+def test_a_release_comes_with_its_data_budget_and_shape(
+    finished: Path, tmp_path: Path, extra: tuple[str, str], word: str
+) -> None:
+    result = run("fit", "merf", "--from-release", finished, "--out", tmp_path / "new", *extra)
+    assert result.exit_code == 2
+    assert word in result.stderr
+    assert len(result.stderr.strip().splitlines()) == 1
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_release_of_another_method_is_refused(
+    finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = _copy(finished, tmp_path / "other")
+    config = json.loads((other / "config.json").read_text())
+    (other / "config.json").write_text(json.dumps(config | {"method": "another"}))
+    monkeypatch.setattr("sfumato.methods.RunFolder.check", lambda self: None)
+    result = run("fit", "merf", "--from-release", other, "--out", tmp_path / "new")
+    assert result.exit_code == 2
+    assert "a run of another" in result.stderr
+
+
+def _copy(run: Path, to: Path) -> Path:
+    for name, content in files(run).items():
+        (to / name).parent.mkdir(parents=True, exist_ok=True)
+        (to / name).write_bytes(content)
+    return to
+
+
+class _Curious(Merf):
+    """DP-MERF that keeps for the test what public data it was given."""
+
+    seen: ClassVar[list[Dataset]] = []
+
+    def _fit(self, data: Any, noise_multiplier: float, workspace: Any) -> None:
+        self.seen.append(workspace.public)
+        super()._fit(data, noise_multiplier, workspace)
+
+
+@pytest.fixture
+def curious(monkeypatch: pytest.MonkeyPatch) -> type[_Curious]:
+    from sfumato.methods import registry
+
+    monkeypatch.setattr(registry, "_METHODS", dict(registry._METHODS))
+    registry.register(
+        "curious", title="Curious", paper="none", kinds=("images",), summary="x", public="required"
+    )(_Curious)
+    _Curious.seen.clear()
+    return _Curious
+
+
+def test_public_data_reach_the_method_in_the_size_of_the_private_ones(
+    curious: type[_Curious], tmp_path: Path
+) -> None:
+    (tmp_path / "photos" / "any").mkdir(parents=True)
+    for number in range(3):
+        Image.new("RGB", (20, 30), (number, 90, 200)).save(
+            tmp_path / "photos" / "any" / f"{number}.png"
+        )
+    words = ("fit", "curious", "--data", "digits:train", *BUDGET, *TINY)
+    for number, public in enumerate(("digits:test", tmp_path / "photos")):
+        succeed(*words, "--public", public, "--out", tmp_path / str(number), "--quiet")
+    named, folder = curious.seen
+    assert (named.name, folder.name) == ("digits:test", "photos")
+    assert folder.schema.shape == (1, 8, 8)
+    assert len(folder) == 3
+    assert json.loads((tmp_path / "0" / "config.json").read_text())["public"] == "digits:test"
+    for extra, word in (((), "--public"), (("--public", "no/where"), "no/where")):
+        refused = run(*words, *extra, "--out", tmp_path / "none")
+        assert refused.exit_code == 2
+        assert word in refused.stderr
+
+
+def test_public_data_for_a_method_that_has_no_use_for_them_are_refused(tmp_path: Path) -> None:
+    result = run(*FIT, "--public", "digits:test", "--out", tmp_path / "new")
+    assert result.exit_code == 2
+    assert "leave --public out" in result.stderr
+
+
 # ── sample ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -261,9 +374,7 @@ def test_an_unfinished_run_cannot_be_sampled(finished: Path, tmp_path: Path) -> 
 
 @pytest.mark.parametrize("damage", ["truncate", "garbage"])
 def test_a_damaged_generator_is_named(finished: Path, tmp_path: Path, damage: str) -> None:
-    for name, content in files(finished).items():
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_bytes(content)
+    _copy(finished, tmp_path)
     path = tmp_path / "generator.safetensors"
     path.write_bytes(path.read_bytes()[:100] if damage == "truncate" else b"\x00" * 500)
     result = run("sample", tmp_path, "-n", "5", "--out", tmp_path / "s.npz")
@@ -315,6 +426,22 @@ def test_a_report_is_written_and_named(finished: Path, judged: dict[str, Any]) -
         assert (finished / f"report.{suffix}").stat().st_size > 0
 
 
+def test_real_images_are_shown_only_with_a_warning_and_never_the_private_ones(
+    finished: Path, tmp_path: Path
+) -> None:
+    copy = _copy(finished, tmp_path / "copy")
+    result = succeed("report", copy, "--show-real", "digits:test")
+    assert "Warning" in result.stderr
+    assert "ε does not cover" in result.stderr
+    page = (copy / "report.html").read_bytes()
+    assert "REAL records of digits:test" in page.decode()
+    for private in ("digits:train", "digits"):
+        refused = run("report", copy, "--show-real", private)
+        assert refused.exit_code == 2
+        assert "fitted on" in refused.stderr
+    assert (copy / "report.html").read_bytes() == page
+
+
 # ── demo ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -330,7 +457,7 @@ def test_demo_without_a_network_goes_on_with_digits_and_is_quick_the_second_time
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = tmp_path / "demo"
-    monkeypatch.setattr(cli, "_load", no_fashion)
+    monkeypatch.setattr(demo_cli, "load_data", no_fashion)
     first = succeed("demo", "--out", out, *TINY)
     assert "goes on with digits" in first.stderr
     for name in ("report.html", "statement.json", "samples.png"):
@@ -347,7 +474,7 @@ def test_demo_moves_a_demo_of_other_settings_aside(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     judged = {"metrics": [{"name": "accuracy.logreg", "value": 0.5, "source": "nowhere"}]}
-    monkeypatch.setattr(cli, "_evaluate", lambda *_: judged)
+    monkeypatch.setattr(demo_cli, "judge", lambda *_: judged)
     out = tmp_path / "demo"
     budget = ("--epsilon", "1", "--delta", "1e-5")
     succeed("fit", "merf", "--data", "digits:train", *budget, *TINY, "--out", out, "--quiet")

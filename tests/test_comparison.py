@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import json
 import multiprocessing
 import os
@@ -18,8 +19,11 @@ from click.testing import CliRunner
 
 from sfumato import comparison
 from sfumato.compare_cli import compare as command
-from sfumato.comparison import Outcome, compare, parse_config, published, read_config, run_cell
+from sfumato.comparison import Outcome, cells, compare, grid, parse_config, published, read_config
+from sfumato.comparison.cells import run_cell
+from sfumato.comparison.outcome import rows_of
 from sfumato.errors import BadInput, RunConflict
+from sfumato.methods import Merf
 from sfumato.progress import Progress, Stage
 
 TINY = {"features": 64, "steps": 10, "batch": 20}
@@ -50,7 +54,7 @@ def serially(cells: Any, finished: Callable[..., None], jobs: int) -> None:
 @pytest.fixture
 def here(monkeypatch: pytest.MonkeyPatch) -> None:
     """Cells run in this process, which saves seconds of imports."""
-    monkeypatch.setattr(comparison, "run_cells", serially)
+    monkeypatch.setattr(grid, "run_cells", serially)
 
 
 class _CtrlC(Progress):
@@ -79,7 +83,7 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, int
     for path in (out / "cells").iterdir():
         json.loads(path.read_text())
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(comparison, "run_cells", serially)
+        patch.setattr(grid, "run_cells", serially)
         return out, interrupted, compare(parse_config(config()), out)
 
 
@@ -139,21 +143,63 @@ def test_a_changed_setting_makes_new_cells_and_a_broken_cell_is_made_again(tmp_p
 
 
 def test_the_name_of_a_variant_does_not_decide_its_cells() -> None:
-    plain = comparison._grid(parse_config(config()), ["fid"])
-    named = comparison._grid(
-        parse_config(config(methods={"x": {"method": "merf", **TINY}})), ["fid"]
-    )
-    other = comparison._grid(parse_config(config(neighbours="replace-one")), ["fid"])
+    plain = grid._grid(parse_config(config()), ["fid"])
+    named = grid._grid(parse_config(config(methods={"x": {"method": "merf", **TINY}})), ["fid"])
+    other = grid._grid(parse_config(config(neighbours="replace-one")), ["fid"])
     assert [key for key, _, _ in plain] == [key for key, _, _ in named]
     assert not {key for key, _, _ in plain} & {key for key, _, _ in other}
+
+
+def test_variants_of_one_method_come_as_a_list_with_labels() -> None:
+    entries = [
+        {"name": "merf", "settings": dict(TINY)},
+        {"name": "merf", "label": "merf, longer", "settings": {**TINY, "steps": 20}},
+    ]
+    made = parse_config(config(methods=entries)).variants
+    assert [(name, v.method, v.settings["steps"]) for name, v in made.items()] == [
+        ("merf", "merf", 10),
+        ("merf, longer", "merf", 20),
+    ]
+    tables = {"merf": TINY, "merf, longer": {"method": "merf", **TINY, "steps": 20}}
+    assert parse_config(config(methods=tables)).variants == made
+
+
+def test_public_data_are_checked_first_and_decide_the_cells(tmp_path: Path) -> None:
+    private = parse_config(config(methods={"merf": {**TINY, "public": "digits:test"}}))
+    assert private.variants["merf"].public == "digits:test"
+    keys = {key for key, _, _ in grid._grid(private, ["fid"])}
+    assert not keys & {key for key, _, _ in grid._grid(parse_config(config()), ["fid"])}
+    with pytest.raises(BadInput, match=r"\[methods.merf\].*no use of public data"):
+        compare(private, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.usefixtures("here")
+def test_public_data_reach_the_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    info = dataclasses.replace(Merf.info, public="optional")
+    monkeypatch.setattr(Merf, "info", info)
+    seen = []
+    fit = Merf._fit
+
+    def look(self: Merf, data: Any, noise_multiplier: float, workspace: Any) -> None:
+        seen.append(workspace.public.name)
+        fit(self, data, noise_multiplier, workspace)
+
+    monkeypatch.setattr(Merf, "_fit", look)
+    compare(
+        parse_config(config(seeds=[0], methods={"merf": {**TINY, "public": "digits:test"}})),
+        tmp_path / "out",
+    )
+    assert seen == ["digits:test"]
+    assert "with public data digits:test" in (tmp_path / "out" / "comparison.html").read_text()
 
 
 def test_a_file_that_changed_makes_new_cells(tmp_path: Path) -> None:
     path = tmp_path / "rows.npz"
     path.write_bytes(b"1")
-    before = comparison._changed(str(path))
+    before = grid._changed(str(path))
     os.utime(path, ns=(1, 10**18 * 3))
-    assert comparison._changed(str(path)) != before
+    assert grid._changed(str(path)) != before
 
 
 def test_one_failing_cell_is_a_sentence_and_an_exit_code(
@@ -164,7 +210,7 @@ def test_one_failing_cell_is_a_sentence_and_an_exit_code(
             bad = {"error": "It <failed>; try less.", "exit_code": 4}
             finished(key, bad if cell["seed"] == 1 else run_cell(cell))
 
-    monkeypatch.setattr(comparison, "run_cells", second_fails)
+    monkeypatch.setattr(grid, "run_cells", second_fails)
     toml = tmp_path / "c.toml"
     toml.write_text(
         'data = "digits"\nepsilons = [1.0]\ndelta = 1e-5\nseeds = [0, 1]\nsamples = 200\n'
@@ -185,7 +231,7 @@ def test_an_unexpected_error_in_a_cell_is_named_by_its_type_only(
         raise ValueError("record 17 is 0.25")
 
     monkeypatch.setattr("sfumato.methods.Synthesizer.fit", explode)
-    result = run_cell(comparison._grid(parse_config(config()), ["accuracy.logreg"])[0][2])
+    result = run_cell(grid._grid(parse_config(config()), ["accuracy.logreg"])[0][2])
     assert result["exit_code"] == 1 and "ValueError" in result["error"]
     assert "17" not in result["error"]
 
@@ -198,8 +244,8 @@ def die_or_work(cell: dict[str, Any]) -> dict[str, Any]:
 
 def test_a_killed_process_loses_its_own_cell_only() -> None:
     found: dict[str, dict[str, Any]] = {}
-    cells = {"a": {"dies": True}, "b": {"dies": False}}
-    comparison.run_cells(cells, found.__setitem__, 1, die_or_work)
+    work = {"a": {"dies": True}, "b": {"dies": False}}
+    cells.run_cells(work, found.__setitem__, 1, die_or_work)
     assert found["b"] == {"threads": "1"}
     assert "memory" in found["a"]["error"]
 
@@ -211,7 +257,8 @@ def test_the_page_escapes_names_and_asks_nothing_of_the_network(tmp_path: Path) 
     page = (tmp_path / "comparison.html").read_text()
     assert "<script" not in page and "&lt;script&gt;" in page
     assert not re.search(r"https?://|url\(", page)
-    assert set(re.findall(r'(?:src|srcset|href)="([^,"]*)', page)) == {"data:image/png;base64"}
+    assert not re.findall(r"(?:src|srcset|href)=", page)
+    assert "default-src 'none'" in page
     markdown = (tmp_path / "comparison.md").read_text()
     assert "<script" not in markdown and r"\|" in markdown
 
@@ -220,12 +267,13 @@ def test_published_rows_appear_only_for_the_matching_data_set_and_metric() -> No
     metric = {"name": "accuracy.logreg", "value": 0.7, "source": "real; not covered by ε"}
     for data, expected in (("fashion-mnist", True), ("digits", False)):
         made = parse_config(config(data=data))
-        rows = comparison._rows(made, [("merf", {"epsilon": 1.0}, {"metrics": [metric]})])
+        rows = rows_of(made, [("merf", {"epsilon": 1.0}, {"metrics": [metric]})])
         theirs = [row for row in rows if row["published"]]
         assert bool(theirs) is expected
         assert all(row["metric"] == "accuracy.logreg" and row["relation"] for row in theirs)
-        shown = {row[3] for row in comparison.table(rows)}
-        assert ("DP-MERF (published)" in shown) is expected
+        shown = {(row[3], row[2]) for row in comparison.table(rows)}
+        assert (("DP-MERF (published)", "replace-one") in shown) is expected
+        assert (("PEARL (published)", "relation not stated") in shown) is expected
     splits = parse_config(config(data=None, train="mnist:train", test="mnist:test"))
     assert splits.data == "mnist"
     swapped = parse_config(config(data=None, train="mnist:test", test="mnist:train"))
@@ -239,7 +287,8 @@ def test_published_numbers_are_whole_entries_of_known_metrics_and_sets() -> None
     metrics, seen = {m.name for m in list_metrics()}, set()
     for named in list_named():
         for number in published(named.name):
-            assert number["metric"] in metrics and number["source"] and number["relation"]
+            assert number["metric"] in metrics and number["source"]
+            assert number["relation"] in ("replace-one", "not stated")
             assert number["metric"] == "fid" or 0 < number["value"] < 1
             seen.add((named.name, number["method"], number["epsilon"], number["metric"]))
     assert len(seen) == 94
@@ -278,6 +327,12 @@ def test_published_numbers_are_whole_entries_of_known_metrics_and_sets() -> None
         ({"methods": {"merf": {"steps": [1]}}}, ("[methods.merf]", "steps", "number")),
         ({"methods": {"merf": {"length_scale": float("nan")}}}, ("[methods.merf]", "length_scale")),
         ({"methods": {"merf": 3}}, ("methods.merf", "table")),
+        ({"methods": {"merf": {"public": 3}}}, ("[methods.merf]", "public", "quotes")),
+        ({"methods": [3]}, ("[[methods]] number 1", "name")),
+        ({"methods": [{"label": "x"}]}, ("[[methods]] number 1", "name")),
+        ({"methods": [{"name": "merf", "steps": 3}]}, ("'steps'", "settings")),
+        ({"methods": [{"name": "merf", "settings": 3}]}, ("settings", "table")),
+        ({"methods": [{"name": "merf"}, {"name": "merf"}]}, ("'merf'", "label")),
     ],
 )
 def test_a_mistake_in_the_file_is_a_sentence_with_key_and_remedy(
@@ -290,15 +345,24 @@ def test_a_mistake_in_the_file_is_a_sentence_with_key_and_remedy(
         assert word in str(error.value)
 
 
-def test_a_mistake_that_needs_the_data_shows_before_any_cell_is_run(tmp_path: Path) -> None:
+def test_a_mistake_that_needs_the_data_shows_before_any_cell_is_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for changes, word in (
         ({"metrics": ["acuracy"]}, "acuracy"),
         ({"metrics": None, "preset": "fast"}, "fast"),
         ({"methods": {"merf": {"features": 63}}}, r"\[methods.merf\]"),
-        ({"data": "adult", "metrics": None}, "adult"),
     ):
         with pytest.raises(BadInput, match=word):
             compare(parse_config(config(**changes)), tmp_path / "out")
+    for changes, word in (
+        ({"kinds": ("table",)}, "images"),
+        ({"makes": "classifier"}, "no records"),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(Merf, "info", dataclasses.replace(Merf.info, **changes))
+            with pytest.raises(BadInput, match=word):
+                compare(parse_config(config()), tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
@@ -317,7 +381,7 @@ def test_files_and_folders_that_will_not_do_are_named(tmp_path: Path) -> None:
 
 def test_the_example_file_is_valid_and_the_help_has_a_runnable_one(tmp_path: Path) -> None:
     example = Path(__file__).parents[1] / "examples" / "compare.toml"
-    assert read_config(example).variants["merf, few features"][0] == "merf"
+    assert read_config(example).variants["merf, few features"].method == "merf"
     text = CliRunner().invoke(command, ["--help"]).output
     toml = re.search(r"A file for it:\n(.*?)\n\n", text, re.S)
     assert toml is not None

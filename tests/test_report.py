@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import dataclasses
 import html
 import io
 import json
@@ -18,11 +19,17 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from sfumato.comparison import Outcome, parse_config
+from sfumato.comparison.outcome import rows_of
+from sfumato.comparison.page import write_comparison
 from sfumato.data import Column, Dataset, Schema
 from sfumato.errors import BadInput, CorruptArtifact
+from sfumato.evaluation import list_metrics
+from sfumato.evaluation.titles import family_of, title_of
+from sfumato.methods import Merf
 from sfumato.report import sample_grid, write_report
-from sfumato.report.page import _bound, _guess, _number, _power
-from sfumato.report.pictures import curve, sample_rows
+from sfumato.report.pictures import Point, curve, epsilon_plot, sample_rows
+from sfumato.report.wording import bound, guess, number, power
 
 EVIL = "<script>alert(1)</script> & \"x\" 'y' |"
 CLASSES = ("cat", EVIL, "ox")
@@ -188,7 +195,9 @@ def test_the_commands_can_be_typed_as_they_stand(run, schema, monkeypatch):
     assert "--set steps=500 --set rate=0.01" in fit
     assert "public" not in fit
     assert fit.endswith("--out runs/first")
-    assert evaluate == "sfumato evaluate runs/first -n 60000 --seed 4 --real zoo:test"
+    assert evaluate == (
+        "sfumato evaluate runs/first -n 60000 --seed 4 --real zoo:test --metrics accuracy.cnn"
+    )
     assert report == "sfumato report runs/first"
 
 
@@ -291,6 +300,149 @@ def test_a_note_on_a_metric_and_a_metric_that_is_no_share_are_shown(run, schema)
     assert "no records of ox" in text
 
 
+def test_every_metric_has_a_title_in_plain_words():
+    for metric in list_metrics():
+        title = title_of(metric.name)
+        assert title
+        assert title != metric.name, metric.name
+        assert family_of(metric.name).reading, metric.name
+    assert title_of("novel.thing") == "novel.thing"
+
+
+def test_metrics_stand_under_their_family_and_a_shared_source_is_told_once(run, schema):
+    names = ("accuracy.cnn", "accuracy.mlp", "prdc.recall", "nll")
+    facts = [{"name": n, "value": 0.25, "low": 0.2, "high": 0.3, "source": SOURCE} for n in names]
+    put(run / "metrics.json", {"metrics": facts})
+    text = page_of(write_report(run, samples=samples_of(schema))).text
+    for words in ("Accuracy", "Fidelity and diversity", "Likelihood under the exact density"):
+        assert words in text
+    assert text.count(SOURCE) == 3
+    assert text.count("25.0 %") == 3  # two metrics and the verdict
+    assert "95 % interval 0.200 – 0.300" in text
+
+
+def test_the_picture_of_epsilon_marks_the_run_at_its_best_guess():
+    plot = epsilon_plot(
+        [Point("zero-out", 1.0, 0.75, 0.75, 0.75, own=True)],
+        span=(0.1, 10),
+        height=(0.5, 1),
+        line=lambda e: 0.75,
+    )
+    (mark,) = plot.marks
+    assert (mark.left, mark.top) == (pytest.approx(50), pytest.approx(50))
+    assert all(point.endswith(",200.0") for point in plot.line.split())
+    assert [tick.text for tick in plot.x_ticks] == ["0.1", "0.2", "0.5", "1", "2", "5", "10"]
+    assert all(0 <= tick.place <= 100 for tick in (*plot.x_ticks, *plot.y_ticks))
+
+
+@pytest.mark.parametrize("values", [(0.5, 0.5), (0.0, 1.0), (0.999, 1.0)])
+@pytest.mark.parametrize("share", [True, False])
+def test_any_values_can_be_drawn_against_epsilon(values, share):
+    points = [Point("x", e, v, v, v) for e, v in zip((1e-3, 50.0), values, strict=True)]
+    plot = epsilon_plot(points, share=share)
+    assert all(0 <= m.top <= 100 and 0 <= m.left <= 100 for m in plot.marks)
+    assert len(plot.y_ticks) >= 2
+
+
+def another(run, name, **changes):
+    """A copy of the run with a changed statement or metric."""
+    other = run.parent / name
+    shutil.copytree(run, other)
+    facts = statement(epsilon=2.0, epsilon_under={"zero-out": 2.0, "replace-one": 4.5})
+    put(other / "statement.json", facts | changes.pop("statement", {}))
+    metrics = json.loads((run / "metrics.json").read_text(encoding="utf-8"))
+    metrics["metrics"][0] |= {"value": 0.8, "low": 0.75, "high": 0.85} | changes
+    put(other / "metrics.json", metrics)
+    return other
+
+
+def test_other_runs_are_plotted_against_epsilon_if_measured_alike(run, schema):
+    good = another(run, "good")
+    elsewhere = another(run, "elsewhere", source="real data ark:test (9 records); not covered by ε")
+    page = page_of(write_report(run, samples=samples_of(schema), beside=[good, elsewhere]))
+    assert "Accuracy, convolutional network, on the same real records" in page.text
+    assert re.search(r"good\s*2\s*merf\s*2\s*80.0 %\s*75.0 – 85.0 %", page.text)
+    assert "Left out" in page.text
+    assert "elsewhere" in page.text
+    rows = json.loads((run / "report.json").read_text(encoding="utf-8"))["utility"]
+    assert [row[1] for row in rows] == ["first (this run)", "good"]
+    with pytest.raises(BadInput, match="the same --real"):
+        write_report(run, samples=samples_of(schema), beside=[elsewhere])
+
+
+def test_a_comparison_can_stand_beside_a_run(run, schema, tmp_path):
+    folder = tmp_path / "cmp"
+    folder.mkdir()
+    row = {"metric": "accuracy.cnn", "epsilon": 5.0, "method": "merf, long", "mean": 0.9}
+    row |= {"low": 0.88, "high": 0.92, "published": False, "source": SOURCE}
+    paper = row | {"published": True, "method": "theirs", "low": None, "high": None}
+    settings = {"train": "zoo:train", "neighbours": "zero-out", "delta": 1e-5}
+    put(folder / "comparison.json", {"config": settings, "rows": [row, paper]})
+    text = page_of(write_report(run, samples=samples_of(schema), beside=[folder])).text
+    assert re.search(r"cmp\s*2\s*merf, long\s*5\s*90.0 %", text)
+    assert "theirs" not in text
+    put(folder / "comparison.json", {"rows": []})
+    with pytest.raises(CorruptArtifact, match=r"comparison\.json"):
+        write_report(run, samples=samples_of(schema), beside=[folder])
+
+
+def test_real_images_are_shown_only_when_asked_and_under_a_warning(run, schema):
+    samples = samples_of(schema)
+    assert "REAL records" not in page_of(write_report(run, samples=samples)).text
+    real = Dataset.from_values(samples.images, samples.labels, schema=schema, name="zoo:test")
+    page = page_of(write_report(run, samples=samples, real=real))
+    assert page.tags.count("img") == 60
+    assert "This page publishes real records. 30 images of zoo:test" in page.text
+    assert "The 30 real images of zoo:test on this page." in page.text
+    markdown = (run / "report.md").read_text(encoding="utf-8")
+    assert "publishes real records" in markdown
+    facts = json.loads((run / "report.json").read_text(encoding="utf-8"))
+    assert facts["real_records_shown"] == "zoo:test"
+
+
+def test_real_images_of_other_classes_stand_by_themselves(run, schema):
+    other = Schema(kind="images", shape=(1, 8, 8), classes=("x", "y"))
+    page = page_of(write_report(run, samples=samples_of(schema), real=samples_of(other)))
+    assert "REAL records of synthetic, to compare with" in page.text
+    assert page.tags.count("img") == 50
+
+
+def test_the_private_records_themselves_are_never_shown(run, schema):
+    samples = samples_of(schema)
+    private = Dataset.from_values(samples.images, samples.labels, schema=schema, name="zoo:train")
+    with pytest.raises(BadInput, match="fitted on"):
+        write_report(run, samples=samples, real=private)
+    assert not (run / "report.html").exists()
+
+
+def test_a_method_that_is_not_sound_has_a_banner(run, schema, monkeypatch):
+    assert "Not sound." not in page_of(write_report(run, samples=samples_of(schema))).text
+    monkeypatch.setattr(Merf, "info", dataclasses.replace(Merf.info, sound=False))
+    assert "Not sound." in page_of(write_report(run, samples=samples_of(schema))).text
+    assert "**Not sound.**" in (run / "report.md").read_text(encoding="utf-8")
+
+
+def test_a_classifier_has_a_report_without_samples(run, monkeypatch):
+    monkeypatch.setattr(Merf, "info", dataclasses.replace(Merf.info, makes="classifier"))
+    page = page_of(write_report(run))
+    assert "This classifier is (ε = 1" in page.text
+    assert "img" not in page.tags
+    assert "drawn from the generator" not in page.text
+
+
+def test_public_data_and_public_networks_are_named(run, schema):
+    config = json.loads((run / "config.json").read_text(encoding="utf-8"))
+    text = page_of(write_report(run, samples=samples_of(schema))).text
+    assert re.search(r"Public data\s*none", text)
+    config |= {"public": "font-digits:train", "settings": {"extractor": "vgg19", "seed": 3}}
+    put(run / "config.json", config)
+    text = page_of(write_report(run, samples=samples_of(schema))).text
+    assert "Also used, and not protected by this ε: public data font-digits:train; " in text
+    assert re.search(r"public network vgg19, trained on [\w-]+", text)
+    commands = json.loads((run / "report.json").read_text(encoding="utf-8"))["reproduce"]
+    assert "--public font-digits:train" in commands[0]
+
+
 def test_a_run_without_training_and_a_cut_log_are_no_obstacle(run, schema):
     (run / "log.jsonl").write_text('{"event": "step", "step": 1, "loss"', encoding="utf-8")
     assert "no training curve" in page_of(write_report(run, samples=samples_of(schema))).text
@@ -370,15 +522,15 @@ def test_what_is_no_run_is_refused(run, schema, tmp_path):
 
 
 def test_numbers_are_short_and_bounds_are_never_rounded_down():
-    assert [_power(x) for x in (1e-5, 2.5e-6, 0.01, 3e7)] == ["10⁻⁵", "2.5·10⁻⁶", "0.01", "3·10⁷"]
-    assert [_number(x) for x in (3.73061, 12345.6, 0.00012, 0)] == [
+    assert [power(x) for x in (1e-5, 2.5e-6, 0.01, 3e7)] == ["10⁻⁵", "2.5·10⁻⁶", "0.01", "3·10⁷"]
+    assert [number(x) for x in (3.73061, 12345.6, 0.00012, 0)] == [
         "3.731",
         "12,346",
         "1.2·10⁻⁴",
         "0",
     ]
-    assert [_bound(x) for x in (1.00001, 0.99997, 2.1549, 10.0)] == ["1.001", "1", "2.155", "10"]
-    assert [_guess(x, 1e-5) for x in (0.0, 1.0, 10.0, 60.0)] == [
+    assert [bound(x) for x in (1.00001, 0.99997, 2.1549, 10.0)] == ["1.001", "1", "2.155", "10"]
+    assert [guess(x, 1e-5) for x in (0.0, 1.0, 10.0, 60.0)] == [
         "50.1 %",
         "73.2 %",
         "99.996 %",
@@ -448,10 +600,41 @@ def test_a_browser_renders_the_page(run, schema, tmp_path, width):
     assert picture.std() > 10
 
 
+@pytest.mark.browser
+@pytest.mark.skipif(
+    not Path("/usr/bin/chromium").exists() and not shutil.which("chromium"), reason="no chromium"
+)
+def test_a_browser_renders_real_images_and_the_comparison(run, schema, tmp_path):
+    samples = samples_of(schema)
+    real = Dataset.from_values(samples.images, samples.labels, schema=schema, name="zoo:test")
+    path = write_report(run, samples=samples, real=real, beside=[another(run, "good")])
+    dom = _chromium(tmp_path, "--dump-dom", path.as_uri())
+    assert "This page publishes real records." in dom
+    assert dom.count('class="mark') == 4  # two relations, two runs
+
+    config = parse_config(
+        {"data": "mnist", "epsilons": [1.0], "delta": 1e-5, "methods": {"merf": {}}}
+    )
+    metric = {"name": "accuracy.logreg", "value": 0.7, "source": SOURCE}
+    rows = rows_of(config, [("merf", {"epsilon": 1.0}, {"metrics": [metric]})])
+    outcome = Outcome(
+        config=config, rows=rows, cells=[{}], failures=[], notes=[], kept=0, folder=tmp_path
+    )
+    write_comparison(outcome)
+    dom = _chromium(tmp_path, "--dump-dom", (tmp_path / "comparison.html").as_uri())
+    assert "relation not stated" in dom
+    assert "published-badge" in dom
+
+
 def _chromium(folder: Path, *words: str) -> str:
     program = "/usr/bin/chromium" if Path("/usr/bin/chromium").exists() else "chromium"
     flags = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"]
-    flags += ["--disable-background-networking", "--disable-component-update", "--disable-sync"]
+    flags += [
+        "--enable-logging=stderr",
+        "--disable-background-networking",
+        "--disable-component-update",
+        "--disable-sync",
+    ]
     profile = folder / f"profile-{len(list(folder.glob('profile-*')))}"
     profile.mkdir()
     done = subprocess.run(
@@ -461,4 +644,6 @@ def _chromium(folder: Path, *words: str) -> str:
         timeout=120,
         check=True,
     )
+    # A blocked request is a console message too, since the page's own policy forbids every request.
+    assert "CONSOLE" not in done.stderr, done.stderr
     return done.stdout

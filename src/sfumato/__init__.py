@@ -19,7 +19,17 @@ if TYPE_CHECKING:
     from sfumato.data import Column, Dataset, Schema, load
     from sfumato.errors import SfumatoError
     from sfumato.evaluation import evaluate
-    from sfumato.methods import Merf, Synthesizer, get_method, list_methods
+    from sfumato.methods import (
+        Hp,
+        LocallyLinearMaps,
+        Mepf,
+        Merf,
+        Mixture,
+        Synthesizer,
+        get_method,
+        list_methods,
+        suggest_features,
+    )
     from sfumato.privacy import Budget, Neighbours
 
 # Loaded on first use, so that `import sfumato` and the command line's help do not wait for torch.
@@ -27,7 +37,11 @@ _HOME = {
     "Budget": "sfumato.privacy",
     "Column": "sfumato.data",
     "Dataset": "sfumato.data",
+    "Hp": "sfumato.methods",
+    "LocallyLinearMaps": "sfumato.methods",
+    "Mepf": "sfumato.methods",
     "Merf": "sfumato.methods",
+    "Mixture": "sfumato.methods",
     "Neighbours": "sfumato.privacy",
     "Schema": "sfumato.data",
     "SfumatoError": "sfumato.errors",
@@ -36,6 +50,7 @@ _HOME = {
     "get_method": "sfumato.methods",
     "list_methods": "sfumato.methods",
     "load": "sfumato.data",
+    "suggest_features": "sfumato.methods",
 }
 
 __all__ = [  # noqa: RUF022
@@ -43,7 +58,11 @@ __all__ = [  # noqa: RUF022
     "Budget",
     "Column",
     "Dataset",
+    "Hp",
+    "LocallyLinearMaps",
+    "Mepf",
     "Merf",
+    "Mixture",
     "Neighbours",
     "Schema",
     "SfumatoError",
@@ -52,6 +71,7 @@ __all__ = [  # noqa: RUF022
     "get_method",
     "list_methods",
     "load",
+    "suggest_features",
 ]
 
 

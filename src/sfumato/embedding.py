@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -55,6 +55,7 @@ class MeanEmbedding:
     mean: Tensor
     shares: Tensor  # (classes,), non-negative, sum 1
     noise_std: float  # of each entry of `mean`
+    size: float = 1.0  # what the sums were divided by: the number of records, or its noisy estimate
 
     @classmethod
     def release(
@@ -80,19 +81,45 @@ class MeanEmbedding:
             mean=(value[:, :-1] / n).to(torch.float32),
             shares=(kept / kept.sum()).to(torch.float32),
             noise_std=release.noise_std / n,
+            size=n,
         )
 
-    def mmd2(self, sums: Tensor, per_class: int, norm2: float, columns: slice | Tensor) -> Tensor:
+    def beside(self, release: Release) -> MeanEmbedding:
+        """Another release over the same records, without counts of its own: divided by the same n, with the same shares."""
+        mean = (release.value / self.size).to(torch.float32)
+        return replace(self, mean=mean, noise_std=release.noise_std / self.size)
+
+    @property
+    def emphasis(self) -> Tensor:
+        """(classes,): weights that let every class count alike, 1 where all are of one size (thesis, app. B, eq. 18).
+
+        A class of share π has an embedding of length about π, so its term in the loss is of order π²; unweighted, a rare
+        class would hardly be learnt. A class without a share has no weight.
+        """
+        shares = self.shares
+        even = 1 / (len(shares) * shares.clamp(min=1e-9)).square()
+        return torch.where(shares > 0, even, 0.0)
+
+    def mmd2(
+        self,
+        sums: Tensor,
+        per_class: int,
+        norm2: float | Tensor,
+        columns: slice | Tensor,
+        emphasis: Tensor | None = None,
+    ) -> Tensor:
         """An unbiased estimate of the squared MMD between the private records and a generator, on some features.
 
         `sums` (classes, features) are Σ φ over `per_class` generated records of each class, `norm2` the squared norm of
-        φ on these features (the same for every record), `columns` which features they are.
+        φ on these features (the same for every record, or its mean in each class, (classes,)), `columns` which features they
+        are, `emphasis` a weight for each class's term.
 
         The square of an average over b records counts every record with itself, which pulls a generator towards too little
         variety when b is small; those b terms are known (b · norm2) and taken out. So is the noise's own energy.
         """
         target = self.mean[:, columns]
-        cross = (sums * (self.shares[:, None] * target)).sum() / per_class
+        cross = self.shares * (sums * target).sum(dim=1) / per_class  # (classes,)
         pairs = (sums.square().sum(dim=1) - per_class * norm2) / (per_class * (per_class - 1))
-        constant = target.square().sum() - target.numel() * self.noise_std**2
-        return (self.shares.square() * pairs).sum() - 2 * cross + constant
+        constant = target.square().sum(dim=1) - target.shape[1] * self.noise_std**2
+        terms = self.shares.square() * pairs - 2 * cross + constant
+        return terms.sum() if emphasis is None else (emphasis * terms).sum()

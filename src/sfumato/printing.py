@@ -1,12 +1,23 @@
-"""What the command line prints on standard output: JSON and tables."""
+"""What the command line prints: JSON and tables on standard output, sentences on standard error."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 from collections.abc import Sequence
 
 import click
+
+
+def say(text: str) -> None:
+    """A warning or an error; whoever closed standard error does not want it."""
+    with contextlib.suppress(OSError):
+        click.echo(text, err=True)
+
+
+def one_line(message: object) -> str:
+    return " ".join(str(message).split())
 
 
 def print_json(value: object) -> None:

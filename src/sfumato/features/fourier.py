@@ -7,7 +7,7 @@ Everything here is public: frequencies come from a public seed, the squared leng
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -26,24 +26,35 @@ class FourierFeatures(FeatureMap):
     **Guarantee**: ‖φ(x)‖₂ = 1 for every finite x, since cos² + sin² = 1 for each of the F frequencies and the sum is
     divided by F. (Cosines with a random offset would have norm up to √2: DESIGN, trap 3.) Row-wise: row i is a
     function of record i alone.
+
+    With several length scales s₁ … s_K the frequencies take them in turn: φ is then the concatenation, each part scaled by
+    √(F_k / F), of the features of K Gaussian kernels, and the kernel their average. The norm is 1 by the same proof, so
+    several scales are one release of one vector and cost what one scale costs.
     """
 
     bound = 1.0
 
-    def __init__(self, input_dim: int, features: int, length_scale: float, *, seed: int) -> None:
+    def __init__(
+        self, input_dim: int, features: int, length_scale: float | Sequence[float], *, seed: int
+    ) -> None:
         if features < 2 or features % 2:
             raise BadInput(
                 f"features must be an even number of at least 2 (sines and cosines come in pairs), not {features}."
             )
-        if not (length_scale > 0 and math.isfinite(length_scale)):
+        scales = (
+            (float(length_scale),)
+            if isinstance(length_scale, int | float)
+            else tuple(float(s) for s in length_scale)
+        )
+        if not scales or not all(s > 0 and math.isfinite(s) for s in scales):
             raise BadInput(f"length_scale must be positive and finite, not {length_scale}.")
         self.dim = features
-        self.length_scale = length_scale
+        self.length_scales = scales
         generator = torch.Generator().manual_seed(seed)
         # (F, input_dim): this layout, with records as columns of the product, is the fast one on CPUs.
-        self.frequencies = torch.randn(features // 2, input_dim, generator=generator) / math.sqrt(
-            length_scale
-        )
+        turn = torch.tensor(scales)[torch.arange(features // 2) % len(scales)]
+        directions = torch.randn(features // 2, input_dim, generator=generator)
+        self.frequencies = directions / turn.sqrt()[:, None]
 
     def __call__(self, batch: Batch) -> Tensor:
         rows = torch.empty(len(batch), self.dim)

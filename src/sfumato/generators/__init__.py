@@ -1,6 +1,7 @@
 """Networks that turn noise into records, and the one loop that trains them. Knows nothing of privacy."""
 
-from sfumato.generators.networks import ConvGenerator
+from sfumato.generators.networks import ConvGenerator, DenseGenerator
+from sfumato.generators.resnet import ResNetGenerator
 from sfumato.generators.training import Training, checkpoint_step, train
 
-__all__ = ["ConvGenerator", "Training", "checkpoint_step", "train"]
+__all__ = ["ConvGenerator", "DenseGenerator", "ResNetGenerator", "Training", "checkpoint_step", "train"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
@@ -49,6 +50,62 @@ class ConvGenerator(nn.Module):
         x = functional.relu(self.first(_twice(x)))
         x = torch.sigmoid(self.second(x))
         return x[:, :, : self.shape[1], : self.shape[2]]
+
+
+class DenseGenerator(nn.Module):
+    """Normals and a one-hot label → dense layers with batch normalisation → pixels, or the columns of a table.
+
+    The output of a table is a vector of `numbers` in [0, 1], then for each of `blocks` the
+    probabilities of its categories. `optional` names numbers that may be missing and their blocks (present, missing) by first
+    place: there the choice is drawn, the gradient passes straight through, and a missing number is put at ½, as the encoding
+    of records has it.
+    """
+
+    def __init__(
+        self,
+        numbers: int,
+        n_classes: int,
+        latent: int,
+        widths: Sequence[int],
+        *,
+        blocks: Sequence[int] = (),
+        optional: Sequence[tuple[int, int]] = (),
+        shape: tuple[int, ...] | None = None,
+    ) -> None:
+        super().__init__()
+        self.numbers, self.n_classes, self.latent = numbers, n_classes, latent
+        self.blocks, self.optional = tuple(blocks), tuple(optional)
+        self.shape = shape
+        layers: list[nn.Module] = []
+        width = latent + n_classes
+        for wide in widths:
+            layers += [nn.Linear(width, wide), nn.BatchNorm1d(wide), nn.ReLU()]
+            width = wide
+        self.layers = nn.Sequential(*layers, nn.Linear(width, numbers + sum(self.blocks)))
+
+    def forward(self, labels: Tensor, generator: torch.Generator) -> Tensor:
+        """(n,) labels → (n, numbers + places), or (n, *shape)"""
+        noise = torch.randn(len(labels), self.latent, generator=generator)
+        if self.n_classes:
+            label = functional.one_hot(labels, self.n_classes).to(noise.dtype)
+            noise = torch.cat([noise, label], dim=1)
+        raw = self.layers(noise)
+        numbers = torch.sigmoid(raw[:, : self.numbers])
+        if self.shape is not None:
+            return numbers.view(-1, *self.shape)
+        parts = [part.softmax(dim=1) for part in raw[:, self.numbers :].split(self.blocks, dim=1)]
+        if self.optional:
+            starts = [sum(self.blocks[:i]) for i in range(len(self.blocks))]
+            columns = list(numbers.unbind(dim=1))
+            for number, start in self.optional:
+                block = starts.index(start)
+                missing = parts[block][:, 1]
+                drawn = (torch.rand(len(labels), generator=generator) < missing).to(missing.dtype)
+                missing = drawn + (missing - missing.detach())
+                parts[block] = torch.stack([1 - missing, missing], dim=1)
+                columns[number] = columns[number] * (1 - missing) + 0.5 * missing
+            numbers = torch.stack(columns, dim=1)
+        return torch.cat([numbers, *parts], dim=1)
 
 
 class DoublingConv(nn.Module):

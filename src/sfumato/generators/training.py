@@ -37,6 +37,7 @@ class Training:
     checkpoint_seconds: float = 10.0
     log: Callable[[dict[str, Any]], None] = field(default=lambda record: None)
     progress: Progress = field(default_factory=Progress)
+    title: str = "Training the generator"
 
     def rate_at(self, step: int) -> float:
         return self.learning_rate * self.decay ** (step * self.rounds // self.steps)
@@ -55,7 +56,7 @@ def train(
     network.train()
     began = saved = time.monotonic()
     every = max(1, how.steps // 100)
-    with how.progress.stage("Training the generator", how.steps) as stage:
+    with how.progress.stage(how.title, how.steps) as stage:
         stage.advance(start)
         for step in range(start, how.steps):
             for group in optimiser.param_groups:
@@ -136,10 +137,15 @@ def _restore(
                 if name.startswith("network.")
             }
         )
+        parameters = list(network.parameters())
         state: dict[int, dict[str, Tensor]] = {}
         for name, tensor in tensors.items():
             if name.startswith("optimiser."):
                 _, index, key = name.split(".")
+                parameter = parameters[int(index)]
+                # Fused Adam goes through memory in order: its averages must lie as the weights do (channels last, for one).
+                if tensor.shape == parameter.shape:
+                    tensor = torch.empty_like(parameter).detach().copy_(tensor)
                 state.setdefault(int(index), {})[key] = tensor
         optimiser.load_state_dict(
             {"state": state, "param_groups": optimiser.state_dict()["param_groups"]}

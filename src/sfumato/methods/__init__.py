@@ -1,18 +1,37 @@
 """One file per paper; each registers itself here."""
 
-from sfumato.methods.base import Parameter, Synthesizer, load
-from sfumato.methods.merf import Merf
+from sfumato.methods.base import Parameter, PrivateMethod, Synthesizer, load
+from sfumato.methods.dre import Dre
+from sfumato.methods.gan import Gan, GanFt
+from sfumato.methods.gan_mi import GanMi
+from sfumato.methods.hp import Hp
+from sfumato.methods.llm import LocallyLinearMaps
+from sfumato.methods.mepf import Mepf
+from sfumato.methods.merf import Merf, suggest_features
+from sfumato.methods.mge import Mge
+from sfumato.methods.mixture import Mixture
 from sfumato.methods.registry import MethodInfo, get_method, list_methods, register
 from sfumato.methods.run import RunFolder
 
 __all__ = [
+    "Dre",
+    "Gan",
+    "GanFt",
+    "GanMi",
+    "Hp",
+    "LocallyLinearMaps",
+    "Mepf",
     "Merf",
     "MethodInfo",
+    "Mge",
+    "Mixture",
     "Parameter",
+    "PrivateMethod",
     "RunFolder",
     "Synthesizer",
     "get_method",
     "list_methods",
     "load",
     "register",
+    "suggest_features",
 ]

@@ -1,6 +1,6 @@
-"""What every method is: a synthesizer with a plan, a fit that keeps to it, and samples.
+"""What every method is: a plan, a fit that keeps to it, and what comes of it: samples, or for a classifier predictions.
 
-`fit` is written once, here: calibrate the plan to the budget, wrap the rows behind the wall, let the method work,
+Fitting is written once, here: calibrate the plan to the budget, wrap the rows behind the wall, let the method work,
 and compare what the ledger paid with what the plan promised. A method sees `PrivateData`, never the rows.
 """
 
@@ -61,6 +61,10 @@ class Workspace:
         self.records: list[dict[str, Any]] = []
         self._run = run
 
+    def checkpoint_of(self, stage: str) -> Path | None:
+        """A place for the checkpoint of one stage of several; the unnamed one is `checkpoint`."""
+        return self._run.checkpoint_of(stage) if self._run else None
+
     def log(self, record: dict[str, Any]) -> None:
         """Keep a record; it is published with the run, so it must be made of released numbers only."""
         self.records.append(record)
@@ -68,11 +72,11 @@ class Workspace:
             self._run.append_log(record)
 
 
-class Synthesizer(ABC):
+class PrivateMethod(ABC):
     """Base of all methods. scikit-learn's contract: `__init__` stores, `fit` returns self, learned names end in _.
 
-    **Guarantee**: after `fit(data, budget)`, everything reachable from the object, and every sample, is (ε, δ)-differentially
-    private as `statement_` says.
+    **Guarantee**: after `fit(data, budget)`, everything reachable from the object, and every sample or prediction's weights, is
+    (ε, δ)-differentially private as `statement_` says.
     """
 
     info: ClassVar[MethodInfo]
@@ -97,12 +101,8 @@ class Synthesizer(ABC):
         """The work: noisy sums from `data`, then anything at all with them."""
 
     @abstractmethod
-    def _sample(self, n: int, generator: torch.Generator) -> tuple[Tensor, Tensor | None]:
-        """`n` records (uint8 or float images, or table rows) and their labels."""
-
-    @abstractmethod
     def _state(self) -> dict[str, Tensor]:
-        """The tensors that `_sample` needs."""
+        """The tensors that samples or predictions need."""
 
     @abstractmethod
     def _restore(self, state: dict[str, Tensor]) -> None:
@@ -140,8 +140,22 @@ class Synthesizer(ABC):
 
     # -- fit, sample, save, load: written once -------------------------------------------------------------------
 
-    @final
+    @abstractmethod
     def fit(
+        self,
+        data: Any,
+        budget: Any,
+        /,
+        *,
+        public: Dataset | None = None,
+        out: Path | str | None = None,
+        resume: bool = False,
+        progress: Progress | None = None,
+    ) -> Self:
+        """Learn from a data set within a budget, by `_fit_within`."""
+
+    @final
+    def _fit_within(
         self,
         data: Dataset,
         budget: Budget,
@@ -151,12 +165,6 @@ class Synthesizer(ABC):
         resume: bool = False,
         progress: Progress | None = None,
     ) -> Self:
-        """Learn a generator of records like `data`'s within `budget`.
-
-        `public` is a data set that may be read freely, for the methods that use one. With `out`, the run folder is written
-        as the work goes on, and `resume=True` goes on with an interrupted one: a release that was saved is not made again,
-        so nothing is spent twice.
-        """
         schema = data.schema
         if schema.kind not in self.info.kinds:
             raise BadInput(
@@ -258,6 +266,7 @@ class Synthesizer(ABC):
             )
             if run.finished:
                 self._load_from(run)
+                run.clean()
                 return self
             run.rewind_log(checkpoint_step(run.checkpoint))
             saved = ReleaseStore(run.releases)
@@ -269,7 +278,10 @@ class Synthesizer(ABC):
         with _ReadingProgress(progress) as reading:
             private = PrivateData(data, ledger, store=store, on_fraction=reading)
             self.schema_ = schema
-            self._fit(private, noise_multiplier, workspace)
+            try:
+                self._fit(private, noise_multiplier, workspace)
+            finally:
+                store.close()
         if ledger.charges != plan:
             raise PlanMismatch(
                 f"{self.info.name} spent other than it planned; this is a bug in the method, and its result was discarded."
@@ -283,18 +295,11 @@ class Synthesizer(ABC):
             self._write(run)
         return self
 
-    @final
     def sample(self, n: int, *, seed: int = 0) -> Dataset:
-        """`n` synthetic records. Free: any number of samples costs no privacy."""
-        self._check_fitted()
-        if isinstance(n, bool) or not isinstance(n, int) or n < 1:
-            raise BadInput(f"n must be a whole number of at least 1, not {n!r}.")
-        values, labels = self._sample(n, torch.Generator().manual_seed(int(seed)))
-        return Dataset.from_values(
-            values.numpy(),
-            None if labels is None else labels.numpy(),
-            schema=self.schema_,
-            name=f"{self.info.name} samples (seed {seed})",
+        """Synthetic records, from the methods that make them."""
+        raise BadInput(
+            f"{self.info.name} is a classifier and makes no samples; use predict or explain (`sfumato explain RUN`), or fit a "
+            "method that `sfumato methods` lists as making records."
         )
 
     @final
@@ -316,7 +321,7 @@ class Synthesizer(ABC):
         return run.path
 
     @staticmethod
-    def load(path: Path | str) -> Synthesizer:
+    def load(path: Path | str) -> PrivateMethod:
         """The fitted method of a run folder, checked against its manifest."""
         run = RunFolder(path)
         run.check()
@@ -362,14 +367,11 @@ class Synthesizer(ABC):
             save_file({name: t.contiguous() for name, t in self._state().items()}, temporary)
         self._picture(run)
         run.seal()
-        run.checkpoint.unlink(missing_ok=True)
+        run.clean()
 
+    @abstractmethod
     def _picture(self, run: RunFolder) -> None:
-        if self.schema_.kind == "images":
-            rows = max(1, self.schema_.n_classes)
-            picture = sample_grid(self.sample(rows * 40, seed=0), per_class=10)
-            with atomic_path(run.samples) as temporary:
-                picture.save(temporary, format="PNG")
+        """Write `run.samples`, a picture of what was learnt, if there is one."""
 
     def _config(
         self, schema: Schema, budget: Budget, name: str, size: int | None, public: str | None
@@ -392,7 +394,57 @@ class Synthesizer(ABC):
             )
 
 
-load = Synthesizer.load
+class Synthesizer(PrivateMethod):
+    """A method that makes synthetic records like those it was fitted on."""
+
+    @abstractmethod
+    def _sample(self, n: int, generator: torch.Generator) -> tuple[Tensor, Tensor | None]:
+        """`n` records (uint8 or float images, or table rows) and their labels."""
+
+    @final
+    def fit(
+        self,
+        data: Dataset,
+        budget: Budget,
+        *,
+        public: Dataset | None = None,
+        out: Path | str | None = None,
+        resume: bool = False,
+        progress: Progress | None = None,
+    ) -> Self:
+        """Learn a generator of records like `data`'s within `budget`.
+
+        `public` is a data set that may be read freely, for the methods that use one. With `out`, the run folder is written
+        as the work goes on, and `resume=True` goes on with an interrupted one: a release that was saved is not made again,
+        so nothing is spent twice.
+        """
+        return self._fit_within(
+            data, budget, public=public, out=out, resume=resume, progress=progress
+        )
+
+    @final
+    def sample(self, n: int, *, seed: int = 0) -> Dataset:
+        """`n` synthetic records. Free: any number of samples costs no privacy."""
+        self._check_fitted()
+        if isinstance(n, bool) or not isinstance(n, int) or n < 1:
+            raise BadInput(f"n must be a whole number of at least 1, not {n!r}.")
+        values, labels = self._sample(n, torch.Generator().manual_seed(int(seed)))
+        return Dataset.from_values(
+            values.numpy(),
+            None if labels is None else labels.numpy(),
+            schema=self.schema_,
+            name=f"{self.info.name} samples (seed {seed})",
+        )
+
+    def _picture(self, run: RunFolder) -> None:
+        if self.schema_.kind == "images":
+            rows = max(1, self.schema_.n_classes)
+            picture = sample_grid(self.sample(rows * 40, seed=0), per_class=10)
+            with atomic_path(run.samples) as temporary:
+                picture.save(temporary, format="PNG")
+
+
+load = PrivateMethod.load
 
 
 class _NotAtHand(Source):

@@ -4,176 +4,206 @@
     2.  μ̃  = 1/n (Σ φ(xᵢ) ⊗ yᵢ + noise)      one noisy sum, filed by class                    (the release)
     3.  min over θ  ‖ μ̃ − E φ(G_θ(z, y)) ⊗ y ‖²   train a generator to have the same embedding    (free)
 
-Private: the records, in step 2 only. Public: pixel range, shape and classes (Schema), the squared length scale, W's seed.
+For tables φ sees the numbers, scaled by their public ranges, and the one-hot categories ÷ √(their number) stand beside it.
+
+Private: the records, in step 2 only. Public: shape, ranges, categories and classes (Schema), the squared length scales, W's seed.
 """
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
+import math
 
-from sfumato.data import Schema
+import torch
+from scipy.optimize import minimize_scalar
+from torch import Tensor, nn
+
+from sfumato.data import Batch, Schema
 from sfumato.embedding import CountedByClass, MeanEmbedding
 from sfumato.errors import BadInput
-from sfumato.features import FourierFeatures
-from sfumato.generators import ConvGenerator, Training, train
-from sfumato.methods.base import Synthesizer, Workspace
+from sfumato.features import FourierFeatures, HeterogeneousFourier
+from sfumato.features.tabular import Encoding
+from sfumato.methods.base import Workspace
+from sfumato.methods.matching import Matched, apportion, by_class
 from sfumato.methods.registry import register
-from sfumato.privacy import Plan, PrivateData, charge_of
+from sfumato.privacy import Budget, FeatureMap, Plan, PrivateData, calibrate, charge_of
+
+__all__ = ["Merf", "apportion", "error_bound", "suggest_features"]
 
 _LABEL = "mean embedding"
+# What a record of a table adds to its class's count, against 1 for its features: rare classes must be counted well.
+_TABLE_COUNTS = 0.3
+_IMAGE_COUNTS = 0.1
 
 
 @register(
     "merf",
     title="DP-MERF",
     paper="Harder et al. 2021, “DP-MERF: Differentially Private Mean Embeddings with Random Features”",
-    kinds=("images",),
+    kinds=("images", "table"),
     summary="One noisy mean embedding in random Fourier features; a small generator is trained to match it.",
 )
-class Merf(Synthesizer):
-    """DP-MERF for labelled and unlabelled images.
+class Merf(Matched):
+    """DP-MERF for images and tables, labelled or not, balanced or not.
 
-    **Guarantee**: one release of Σ [φ(x), 0.1] filed by class, with ‖φ(x)‖ = 1, hence bound √1.01; the Gaussian noise is
-    calibrated to the budget exactly. Everything after the release is post-processing.
+    **Guarantee**: one release of Σ [φ(x), w] filed by class. Images: ‖φ(x)‖ = 1 and w = 0.1, hence bound √1.01. Tables:
+    ‖φ(x)‖ ≤ √2 (numbers 1, categories 1) and w = 0.3, hence bound √2.09. The Gaussian noise is calibrated to the budget
+    exactly. Everything after the release is post-processing.
 
     Differs from the paper: class counts ride in the same release (half a per cent more noise), so imbalanced and absent
     classes are handled and the number of records may be private; the loss leaves out the b self-pairs of a batch; each step
     matches a random block of the frequencies, an unbiased estimate of the same loss at a fraction of its cost; sampled
-    pixels get a little grain.
+    pixels get a little grain. Tables: length scales are public constants where the paper takes the median distance of
+    private records; a batch holds as many records of each class as of any other.
     """
 
-    RELEASED_BY = ("features", "length_scale", "seed")
     HELP = {
-        "features": "Number of random features, an even number; more follow the kernel better and take more noise in all.",
-        "length_scale": "Squared length scale of the kernel on pixels in [0, 1], a public constant; auto: 127/784 per pixel.",
-        "latent": "Normal numbers that go into the generator.",
-        "hidden": "Width of the generator's dense layer.",
+        "features": "Number of random features, an even number; more follow the kernel better and take more noise in all; auto: "
+        "10,000 for images, 2,000 for tables.",
+        "length_scale": "Squared length scale of the kernel on numbers in [0, 1], a public constant; auto: 127/784 per pixel, "
+        "a wide and a narrow one for tables.",
+        "length_scales": "Several squared length scales such as 120,12: the average of their kernels in one release.",
+        "squash": "Columns whose public range reaches beyond this are compressed by asinh before scaling; none: no column is.",
+        "latent": "Normal numbers that go into the generator; auto: 5 for images, 10 for tables.",
+        "hidden": "Width of the generator's dense layers.",
+        "layers": "Dense hidden layers of a dense generator; the convolutional one has one.",
+        "network": "The generator: auto (conv for images, dense for tables), conv or dense.",
         "steps": "Training steps of the generator.",
-        "batch": "Generated records per training step, spread evenly over the classes.",
+        "batch": "Generated records per training step, spread evenly over the classes; auto: 100 for images, 500 for tables.",
         "block": "Frequencies compared in one training step; fewer is faster and noisier.",
-        "learning_rate": "Adam's learning rate; multiplied by 0.9 after each fifth of the steps.",
+        "learning_rate": "Adam's learning rate, at the start.",
+        "decays": "How many equal parts the training has; the learning rate is multiplied by 0.9 after each.",
         "grain": "Standard deviation of the grain added to sampled pixels in [0, 1], a public constant; 0 for none.",
+        "restarts": "Generators trained from the one release; the one with the least matching loss is kept.",
+        "training_seed": "Public seed of the generator's start and training; auto: the same as seed.",
         "seed": "Public seed of the frequencies and the generator; privacy noise never has a seed.",
     }
+    RELEASED_BY = ("features", "length_scale", "length_scales", "squash", "seed")
 
     def __init__(
         self,
         *,
-        features: int = 10_000,
+        features: int | None = None,
         length_scale: float | None = None,
-        latent: int = 5,
+        length_scales: str | None = None,
+        squash: float | None = 100.0,
+        latent: int | None = None,
         hidden: int = 200,
+        layers: int = 2,
+        network: str = "auto",
         steps: int = 3_000,
-        batch: int = 100,
+        batch: int | None = None,
         block: int = 500,
         learning_rate: float = 0.01,
+        decays: int = 5,
         grain: float = 0.05,
+        restarts: int = 1,
+        training_seed: int | None = None,
         seed: int = 0,
     ) -> None:
         self.features = features
         self.length_scale = length_scale
+        self.length_scales = length_scales
+        self.squash = squash
         self.latent = latent
         self.hidden = hidden
+        self.layers = layers
+        self.network = network
         self.steps = steps
         self.batch = batch
         self.block = block
         self.learning_rate = learning_rate
+        self.decays = decays
         self.grain = grain
+        self.restarts = restarts
+        self.training_seed = training_seed
         self.seed = seed
 
     def plan(self, schema: Schema, noise_multiplier: float) -> Plan:
-        self._check()
-        return (charge_of(_Shape(schema, self.features), noise_multiplier, label=_LABEL),)
+        self._check(schema)
+        outline = _Outline(self._encoding(schema), self._features(schema))
+        return (charge_of(_counted(outline, schema), noise_multiplier, label=_LABEL),)
 
     def _fit(self, data: PrivateData, noise_multiplier: float, workspace: Workspace) -> None:
-        fourier = self._fourier(data.schema)
+        phi = self._feature_map(data.schema)
         embedding = MeanEmbedding.release(
-            data, CountedByClass(fourier, data.schema.n_classes), noise_multiplier, label=_LABEL
+            data, _counted(phi, data.schema), noise_multiplier, label=_LABEL
         )
         workspace.log({"event": "release", "label": _LABEL})
-        self.shares_ = embedding.shares
-        self.generator_ = self._network(data.schema)
-        matching = _Matching(self.generator_, fourier, embedding, self.batch, self.block)
-        train(
-            self.generator_,
-            matching.loss,
-            Training(
-                steps=self.steps,
-                learning_rate=self.learning_rate,
-                seed=self.seed,
-                checkpoint=workspace.checkpoint,
-                log=workspace.log,
-                progress=workspace.progress,
-            ),
+        batch = self.batch or (100 if data.schema.kind == "images" else 500)
+
+        def matching_of(network: nn.Module) -> _Matching:
+            return _Matching(network, phi, embedding, batch, self.block)
+
+        self._match(matching_of, embedding.shares, data.schema, workspace)
+
+    def _features(self, schema: Schema) -> int:
+        return self.features or (10_000 if schema.kind == "images" else 2_000)
+
+    def _latent(self, schema: Schema) -> int:
+        return self.latent or (5 if schema.kind == "images" else 10)
+
+    def _scales(self, schema: Schema) -> tuple[float, ...]:
+        if self.length_scales is not None:
+            return _numbers(self.length_scales)
+        if self.length_scale is not None:
+            return (self.length_scale,)
+        if schema.kind == "images":
+            # The papers' constant for Fashion-MNIST, scaled by the number of pixels since squared distances grow with it.
+            return (127 / 784 * schema.dim,)
+        numbers = max(1, self._encoding(schema).numbers)
+        return (0.1 * numbers, 0.01 * numbers)
+
+    def _feature_map(self, schema: Schema) -> FourierFeatures | HeterogeneousFourier:
+        encoding = self._encoding(schema)
+        fourier = FourierFeatures(
+            max(1, encoding.numbers), self._features(schema), self._scales(schema), seed=self.seed
         )
+        if schema.kind == "images":
+            return fourier
+        return HeterogeneousFourier(encoding, fourier if encoding.numbers else None)
 
-    def _sample(self, n: int, generator: torch.Generator) -> tuple[Tensor, Tensor | None]:
-        labels = apportion(self.shares_, n, generator)
-        self.generator_.eval()
-        with torch.no_grad():
-            images = torch.cat([self.generator_(part, generator) for part in labels.split(1000)])
-        # A generator of few dimensions leaves most directions without variance, and a linear classifier trained on its
-        # samples builds on them; a little grain takes that away.
-        images = images.add_(
-            torch.randn(images.shape, generator=generator), alpha=self.grain
-        ).clamp_(0, 1)
-        return (images * 255).round().to(torch.uint8), labels if self.schema_.labelled else None
-
-    def _state(self) -> dict[str, Tensor]:
-        state = {f"network.{name}": value for name, value in self.generator_.state_dict().items()}
-        return {**state, "shares": self.shares_}
-
-    def _restore(self, state: dict[str, Tensor]) -> None:
-        self.shares_ = state["shares"]
-        self.generator_ = self._network(self.schema_)
-        self.generator_.load_state_dict(
-            {
-                name.removeprefix("network."): t
-                for name, t in state.items()
-                if name.startswith("network.")
-            }
-        )
-        self.generator_.eval()
-
-    def _fourier(self, schema: Schema) -> FourierFeatures:
-        # The papers' constant for Fashion-MNIST, scaled by the number of pixels since squared distances grow with it.
-        scale = self.length_scale if self.length_scale is not None else 127 / 784 * schema.dim
-        return FourierFeatures(schema.dim, self.features, scale, seed=self.seed)
-
-    def _network(self, schema: Schema) -> ConvGenerator:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(self.seed)
-            return ConvGenerator(schema.shape, schema.n_classes, self.latent, self.hidden)
-
-    def _check(self) -> None:
-        for name in ("features", "latent", "hidden", "steps", "batch", "block"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise BadInput(
-                    f"merf's {name} must be a whole number of at least 1, not {value!r}."
-                )
-        if self.features % 2:
+    def _check(self, schema: Schema) -> None:
+        self._check_matched(schema, "block")
+        features = self.features
+        if features is not None and (
+            isinstance(features, bool) or not isinstance(features, int) or features < 2
+        ):
+            raise self._bad("features", "an even whole number of at least 2")
+        if features is not None and features % 2:
             raise BadInput(
-                f"merf's features must be even (sines and cosines come in pairs), not {self.features}."
+                f"merf's features must be even (sines and cosines come in pairs), not {features}."
             )
-        if not self.learning_rate > 0:
-            raise BadInput(f"merf's learning_rate must be positive, not {self.learning_rate}.")
-        if not 0 <= self.grain <= 1:
-            raise BadInput(f"merf's grain must lie between 0 and 1, not {self.grain}.")
-        if self.length_scale is not None and not self.length_scale > 0:
-            raise BadInput(f"merf's length_scale must be positive, not {self.length_scale}.")
+        if self.length_scale is not None and self.length_scales is not None:
+            raise BadInput("merf takes length_scale or length_scales, not both; leave one out.")
+        if not all(scale > 0 and math.isfinite(scale) for scale in self._scales(schema)):
+            name = "length_scale" if self.length_scales is None else "length_scales"
+            raise self._bad(name, "positive")
 
 
-class _Shape(CountedByClass):
-    """The release's shape and bound without its frequencies: enough for a plan."""
+def _numbers(text: str) -> tuple[float, ...]:
+    try:
+        found = tuple(float(part) for part in str(text).split(","))
+    except ValueError:
+        found = ()
+    if not found:
+        raise BadInput(f"merf's length_scales are numbers with commas between, not {text!r}.")
+    return found
 
-    class _Unit(FourierFeatures):
-        def __init__(self, features: int) -> None:
-            self.dim = features
 
-    def __init__(self, schema: Schema, features: int) -> None:
-        super().__init__(self._Unit(features), schema.n_classes)
+def _counted(phi: FeatureMap, schema: Schema) -> CountedByClass:
+    weight = _IMAGE_COUNTS if schema.kind == "images" else _TABLE_COUNTS
+    return CountedByClass(phi, schema.n_classes, weight)
+
+
+class _Outline(FeatureMap):
+    """The shape and bound of the features without their frequencies: enough for a plan."""
+
+    def __init__(self, encoding: Encoding, features: int) -> None:
+        self.dim = (features if encoding.numbers else 0) + encoding.places
+        self.bound = math.sqrt((encoding.numbers > 0) + (len(encoding.blocks) > 0))
+
+    def __call__(self, batch: Batch) -> Tensor:
+        raise NotImplementedError
 
 
 class _Matching:
@@ -181,42 +211,95 @@ class _Matching:
 
     def __init__(
         self,
-        network: ConvGenerator,
-        fourier: FourierFeatures,
+        network: nn.Module,
+        phi: FourierFeatures | HeterogeneousFourier,
         embedding: MeanEmbedding,
         batch: int,
         block: int,
     ) -> None:
-        self.network, self.fourier, self.embedding = network, fourier, embedding
-        classes = len(embedding.shares)
-        self.per_class = max(2, batch // classes)
-        self.labels = torch.arange(classes).repeat_interleave(self.per_class)
-        self.frequencies = fourier.dim // 2
+        self.network, self.embedding = network, embedding
+        self.fourier = phi if isinstance(phi, FourierFeatures) else phi.fourier
+        self.category_scale = 1.0 if isinstance(phi, FourierFeatures) else phi.category_scale
+        self.classes = len(embedding.shares)
+        self.emphasis = embedding.emphasis
+        self.per_class = max(2, batch // self.classes)
+        self.labels = self._labels(self.per_class)
+        self.frequencies = self.fourier.dim // 2 if self.fourier else 0
         self.blocks = max(1, round(self.frequencies / block))
 
+    def _labels(self, per_class: int) -> Tensor:
+        return torch.arange(self.classes).repeat_interleave(per_class)
+
     def loss(self, step: int, generator: torch.Generator) -> Tensor:
-        classes = len(self.embedding.shares)
-        images = self.network(self.labels, generator)
+        made = self.network(self.labels, generator).flatten(1)
         # Frequencies are drawn independently, so taking the blocks in turn is a random choice already.
         block = step % self.blocks
         start, stop = (self.frequencies * b // self.blocks for b in (block, block + 1))
-        angles = (
-            self.fourier.frequencies[start:stop] @ images.flatten(1).T
-        )  # (block, classes · per_class)
-        waves = torch.cat([angles.cos(), angles.sin()]) / self.frequencies**0.5
-        sums = waves.view(len(waves), classes, self.per_class).sum(dim=2).T  # (classes, 2 · block)
-        columns = torch.cat(
-            [torch.arange(start, stop), torch.arange(start, stop) + self.frequencies]
-        )
-        share = (stop - start) / self.frequencies
-        return self.embedding.mmd2(sums, self.per_class, share, columns) / share
+        return self._distance(made, self.per_class, start, stop)
+
+    def final(self, generator: torch.Generator, records: int) -> float:
+        per_class = max(2, records // self.classes)
+        made = self.network(self._labels(per_class), generator).flatten(1)
+        steps = range(self.blocks)
+        bounds = [self.frequencies * b // self.blocks for b in (*steps, self.blocks)]
+        parts = [self._distance(made, per_class, bounds[b], bounds[b + 1]) for b in steps]
+        return float(torch.stack(parts).mean())
+
+    def _distance(self, made: Tensor, per_class: int, start: int, stop: int) -> Tensor:
+        """Numbers on frequencies `start` … `stop`, scaled up to all of them, and all categories."""
+        total = made.new_zeros(())
+        numbers = self.fourier.frequencies.shape[1] if self.fourier else 0
+        if self.fourier is not None:
+            # (block, classes · per_class)
+            angles = self.fourier.frequencies[start:stop] @ made[:, :numbers].T
+            waves = torch.cat([angles.cos(), angles.sin()]) / self.frequencies**0.5
+            sums = (
+                waves.view(len(waves), self.classes, per_class).sum(dim=2).T
+            )  # (classes, 2 · block)
+            columns = torch.arange(start, stop)
+            columns = torch.cat([columns, columns + self.frequencies])
+            share = (stop - start) / self.frequencies
+            total = self.embedding.mmd2(sums, per_class, share, columns, self.emphasis) / share
+        if made.shape[1] > numbers:
+            sums, norm2 = by_class(made[:, numbers:] * self.category_scale, self.classes)
+            rest = slice(2 * self.frequencies, None)
+            total = total + self.embedding.mmd2(sums, per_class, norm2, rest, self.emphasis)
+        return total
 
 
-def apportion(shares: Tensor, n: int, generator: torch.Generator) -> Tensor:
-    """`n` labels in the proportion of `shares` (largest remainders), in random order."""
-    exact = shares.to(torch.float64) / shares.to(torch.float64).sum() * n
-    counts = exact.floor().to(torch.int64)
-    missing = n - int(counts.sum())
-    counts[(exact - counts).argsort(descending=True, stable=True)[:missing]] += 1
-    labels = torch.arange(len(shares)).repeat_interleave(counts)
-    return labels[torch.randperm(n, generator=generator)]
+# -- how many features ------------------------------------------------------------------------------------------------
+
+
+def error_bound(features: float, noise_std: float) -> float:
+    """Proposition 3.1 of the thesis: a bound on E|noisy random-feature MMD² − exact MMD²|.
+
+    D τ² + 4√2 τ Γ((D+1)/2)/Γ(D/2) + 8 √(2π/D), for D features and noise of standard deviation τ on each entry of the mean
+    embedding (the thesis writes τ = 2σ/m: sensitivity 2/m under replacement, noise multiplier σ). The first two terms are the
+    noise, which grows with D; the last is the randomness of the features, which falls.
+    """
+    ratio = math.exp(math.lgamma((features + 1) / 2) - math.lgamma(features / 2))
+    noise = features * noise_std**2 + 4 * math.sqrt(2) * noise_std * ratio
+    return noise + 8 * math.sqrt(2 * math.pi / features)
+
+
+def suggest_features(n: int, budget: Budget, *, most: int = 1_000_000) -> int:
+    """The even number of random features, at most `most`, at which the bound of Proposition 3.1 is least.
+
+    `n` is the public number of records (of one class, if the rarest class matters: its own mean has n of its own). For small
+    noise the answer is close to √(2π) · n ÷ σ with σ the noise multiplier of the mechanism: D ∝ n·ε. The bound is a guide and not
+    tight: it treats all features as equally useful, so far fewer often do as well.
+    """
+    if isinstance(n, bool) or not isinstance(n, int) or n < 1:
+        raise BadInput(f"n must be a whole number of records of at least 1, not {n!r}.")
+    phi = CountedByClass(FourierFeatures(1, 2, 1.0, seed=0), 0, _IMAGE_COUNTS)
+
+    def plan(multiplier: float) -> Plan:
+        return (charge_of(phi, multiplier, label=_LABEL),)
+
+    noise_std = plan(calibrate(plan, budget))[0].noise_std / n
+    found = minimize_scalar(
+        lambda log_d: error_bound(math.exp(log_d), noise_std),
+        bounds=(math.log(2), math.log(max(2, most))),
+        method="bounded",
+    )
+    return max(2, 2 * round(math.exp(float(found.x)) / 2))

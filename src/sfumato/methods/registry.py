@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 from sfumato.errors import BadInput
 
 if TYPE_CHECKING:
-    from sfumato.methods.base import Synthesizer
+    from sfumato.methods.base import PrivateMethod
 
-_METHODS: dict[str, type[Synthesizer]] = {}
-_Class = TypeVar("_Class", bound="type[Synthesizer]")
+_METHODS: dict[str, type[PrivateMethod]] = {}
+_Class = TypeVar("_Class", bound="type[PrivateMethod]")
 PublicUse = Literal["unused", "optional", "required"]
+Product = Literal["records", "classifier"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,6 +29,7 @@ class MethodInfo:
     public: PublicUse
     sound: bool
     summary: str
+    makes: Product = "records"  # a classifier has no samples
 
     @property
     def needs_public(self) -> bool:
@@ -43,6 +45,7 @@ def register(
     summary: str,
     public: PublicUse = "unused",
     sound: bool = True,
+    makes: Product = "records",
 ) -> Callable[[_Class], _Class]:
     """Class decorator that makes a method known under `name`; the contract tests pick it up from here."""
 
@@ -55,6 +58,7 @@ def register(
             public=public,
             sound=sound,
             summary=summary,
+            makes=makes,
         )
         _METHODS[name] = cls
         return cls
@@ -66,7 +70,7 @@ def list_methods() -> list[MethodInfo]:
     return [cls.info for cls in _METHODS.values()]
 
 
-def get_method(name: str) -> type[Synthesizer]:
+def get_method(name: str) -> type[PrivateMethod]:
     try:
         return _METHODS[name.lower()]
     except KeyError:

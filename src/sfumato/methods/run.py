@@ -102,6 +102,17 @@ class RunFolder:
             },
         )
 
+    def checkpoint_of(self, stage: str) -> Path:
+        """The checkpoint of one stage of a training; without a name, of the only or last one."""
+        return self.path / f"checkpoint-{stage}.safetensors" if stage else self.checkpoint
+
+    def clean(self) -> None:
+        """Remove what only an unfinished run needs: checkpoints, and the journals of paid steps."""
+        spent = [*self.path.glob("checkpoint*.safetensors")]
+        spent += [p for p in self.releases.glob("*") if p.suffix in (".journal", ".lock")]
+        for path in spent:
+            path.unlink(missing_ok=True)
+
     def check(self) -> None:
         """Raise unless every part of the finished run is there and unchanged."""
         if not self.path.exists():

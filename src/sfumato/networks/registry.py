@@ -23,6 +23,7 @@ from sfumato.data.fetch import ensure
 from sfumato.errors import BadInput, CorruptArtifact, DataUnavailable
 from sfumato.networks.catalogue import ORIGINS, Origin
 from sfumato.networks.network import Network, NetworkInfo, Preprocessing
+from sfumato.networks.pretrained import load_extractor
 from sfumato.progress import Progress
 from sfumato.storage import atomic_path, cache_folder
 
@@ -42,16 +43,18 @@ def get_network(name: str, *, progress: Progress | None = None) -> Network:
     """The network `name`, frozen; fetched and converted on first use.
 
     "torchvision:NAME" gives any classification network of torchvision with its default weights,
-    where torchvision is installed.
+    where torchvision is installed; the path of a file that `sfumato pretrain --kind extractor` wrote gives that.
     """
     if name.startswith(_TORCHVISION):
         return _from_torchvision(name.removeprefix(_TORCHVISION))
+    if name not in _REGISTRY and Path(name).is_file():
+        return load_extractor(Path(name))
     if name not in _REGISTRY:
         near = difflib.get_close_matches(name, _REGISTRY, n=2, cutoff=0.5)
         hint = f"did you mean {' or '.join(near)}? " if near else ""
         raise BadInput(
             f"There is no network called {name!r}; {hint}The known names are {', '.join(_REGISTRY)}, "
-            "and torchvision:NAME."
+            "torchvision:NAME, and the path of a pretrained extractor."
         )
     info, origin = _REGISTRY[name]
     state = _read(info)

@@ -11,20 +11,23 @@ from sfumato.privacy.bounding import (
     enforced_bound,
 )
 from sfumato.privacy.budget import Budget, Neighbours
+from sfumato.privacy.gradients import GradientSum, enforced_gradient_bound, records
 from sfumato.privacy.ledger import Ledger
 from sfumato.privacy.release import Release, ReleaseStore
 from sfumato.privacy.statement import PrivacyStatement
-from sfumato.privacy.wall import PrivateData, Step, charge_of
+from sfumato.privacy.wall import PaidSteps, PrivateData, Step, charge_of
 
 __all__ = [
     "BoundedSum",
     "Budget",
     "Charge",
     "FeatureMap",
+    "GradientSum",
     "Ledger",
     "Neighbours",
     "OuterMap",
     "OuterSum",
+    "PaidSteps",
     "Plan",
     "PrivacyStatement",
     "PrivateData",
@@ -36,5 +39,7 @@ __all__ = [
     "calibrate",
     "charge_of",
     "enforced_bound",
+    "enforced_gradient_bound",
     "epsilon_of",
+    "records",
 ]

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from sfumato.errors import CorruptArtifact
 from sfumato.privacy.accounting import Charge
+from sfumato.privacy.journal import Journal
 from sfumato.storage import atomic_path
 
 
@@ -77,6 +78,7 @@ class ReleaseStore:
     def __init__(self, folder: Path | None = None) -> None:
         self.folder = Path(folder) if folder is not None else None
         self.releases: dict[str, Release] = {}
+        self._journals: list[Journal] = []
 
     @staticmethod
     def file_name(label: str) -> str:
@@ -102,3 +104,16 @@ class ReleaseStore:
         if self.folder is not None:
             release.save(self.folder / self.file_name(release.label))
         self.releases[release.label] = release
+
+    def journal(self, charge: Charge) -> Journal | None:
+        """The journal of a series of paid steps, where there is a folder to keep it in."""
+        if self.folder is None:
+            return None
+        path = (self.folder / self.file_name(charge.label)).with_suffix(".journal")
+        self._journals.append(Journal(path, charge))
+        return self._journals[-1]
+
+    def close(self) -> None:
+        """Let go of the journals, so that another process, or this one again, may go on with the run."""
+        while self._journals:
+            self._journals.pop().close()

@@ -18,10 +18,13 @@ from sfumato.errors import BadInput, PlanMismatch
 from sfumato.privacy import noise
 from sfumato.privacy.accounting import Charge
 from sfumato.privacy.bounding import OuterMap, RecordMap, enforced_bound, summand_of
+from sfumato.privacy.gradients import GradientSum
+from sfumato.privacy.journal import Journal
 from sfumato.privacy.ledger import Ledger
 from sfumato.privacy.release import Release, ReleaseStore
 
 OnFraction = Callable[[str, float], None]
+_SampledSum = Callable[[Charge, RecordMap | GradientSum], Tensor]
 
 
 class PrivateData:
@@ -109,10 +112,13 @@ class PrivateData:
         bound: float,
         label: str,
         dimension: int = 0,
-    ) -> Iterator[Step]:
+        start: int = 0,
+    ) -> PaidSteps:
         """`steps` chances to sum over a fresh Poisson sample of `rate`; all are paid for before the first is handed out.
 
-        `bound` is the enforced bound (`enforced_bound(phi)`) of the maps that will be summed.
+        `bound` is the enforced bound (`enforced_bound(phi)`, `GradientSum.enforced`) of what will be summed. A run that goes on
+        from a checkpoint gives the number of steps behind it as `start`; with a store, steps that were answered after it are
+        answered the same again, and no row is read for them.
         """
         charge = Charge(
             label=label,
@@ -123,20 +129,22 @@ class PrivateData:
             dimension=dimension,
         )
         self.__ledger.charge(charge)
-        return self.__steps(charge)
+        journal = self.__store.journal(charge) if self.__store else None
+        return PaidSteps(charge, self.__sampled_sum, journal, start)
 
-    def __steps(self, charge: Charge) -> Iterator[Step]:
-        for index in range(charge.steps):
-            step = Step(index, charge, self.__sampled_sum)
-            yield step
-            step.close()
-
-    def __sampled_sum(self, charge: Charge, phi: RecordMap) -> Tensor:
-        summand = summand_of(phi)
-        total = torch.zeros(summand.shape, dtype=torch.int64)
+    def __sampled_sum(self, charge: Charge, phi: RecordMap | GradientSum) -> Tensor:
         mask = noise.poisson_mask(len(self.__rows), charge.rate)
         chosen = mask.nonzero()[0]
         # In pieces, so that an unlucky large sample costs time and not memory.
+        if isinstance(phi, GradientSum):
+            phi.check(self.schema)
+            value = torch.zeros(phi.dim, dtype=torch.float64)
+            for start in range(0, len(chosen), phi.rows_at_once):
+                value += phi(self.__rows.take(chosen[start : start + phi.rows_at_once]))
+            drawn = self.__fast((phi.dim,), charge.noise_std)
+            return (value + torch.from_numpy(drawn)).to(torch.float32)
+        summand = summand_of(phi)
+        total = torch.zeros(summand.shape, dtype=torch.int64)
         piece = LocalEngine.rows_at_once(_width(phi))
         for start in range(0, len(chosen), piece):
             total += summand(self.__rows.take(chosen[start : start + piece]))
@@ -150,30 +158,80 @@ class PrivateData:
         return lambda fraction: report(title, fraction)
 
 
+class PaidSteps(Iterator["Step"]):
+    """A series of steps that is paid for as a whole; each is handed out once, in order."""
+
+    def __init__(
+        self, charge: Charge, answer: _SampledSum, journal: Journal | None, start: int
+    ) -> None:
+        if not 0 <= start <= charge.steps:
+            raise BadInput(f"There are {charge.steps} steps, so none can go on after {start}.")
+        if journal is not None:
+            journal.begin(start)
+        self._charge, self._answer, self._journal = charge, answer, journal
+        self._next = start
+        self._current: Step | None = None
+
+    def __iter__(self) -> PaidSteps:
+        return self
+
+    def __next__(self) -> Step:
+        if self._current is not None:
+            self._current.close()
+        if self._next == self._charge.steps:
+            raise StopIteration
+        self._current = Step(self._next, self._charge, self._recorded_sum)
+        self._next += 1
+        return self._current
+
+    def forget(self, before: int) -> None:
+        """The answers to the steps before `before` are no longer needed: what came of them is in a checkpoint."""
+        if self._journal is not None:
+            self._journal.forget(before)
+
+    def _recorded_sum(self, index: int, phi: RecordMap | GradientSum) -> Tensor:
+        journal = self._journal
+        answer = journal.find(index) if journal is not None else None
+        if answer is None:
+            answer = self._answer(self._charge, phi)
+            if journal is not None:
+                journal.keep(index, answer)
+        return answer
+
+
 class Step:
     """One paid step over one Poisson sample. It answers once; the size of its sample is never told."""
 
     def __init__(
-        self, index: int, charge: Charge, answer: Callable[[Charge, RecordMap], Tensor]
+        self, index: int, charge: Charge, answer: Callable[[int, RecordMap | GradientSum], Tensor]
     ) -> None:
         self.index = index
         self.expected_share = charge.rate
         self._charge = charge
-        self._answer: Callable[[Charge, RecordMap], Tensor] | None = answer
+        self._answer: Callable[[int, RecordMap | GradientSum], Tensor] | None = answer
 
     def noisy_sum(self, phi: RecordMap) -> Tensor:
         """Σ φ over this step's sample, each row clipped to φ.bound, plus Gaussian noise; (segments, dim) float64."""
+        return self._answered(phi, enforced_bound(phi))
+
+    def noisy_gradient(self, gradients: GradientSum) -> Tensor:
+        """Σ of the clipped gradients of this step's sample plus Gaussian noise; (parameters,) float32, see `GradientSum.assign`.
+
+        Divide it by the *expected* size of the sample: the real one is private.
+        """
+        return self._answered(gradients, gradients.enforced)
+
+    def _answered(self, phi: RecordMap | GradientSum, bound: float) -> Tensor:
         if self._answer is None:
             raise PlanMismatch(
                 f"Step {self.index} of {self._charge.label!r} was used already; one sum was paid for."
             )
-        if enforced_bound(phi) > self._charge.bound:
+        if bound > self._charge.bound:
             raise PlanMismatch(
-                f"Step {self.index} of {self._charge.label!r} was paid for with bound {self._charge.bound:g}, "
-                f"not {enforced_bound(phi):g}."
+                f"Step {self.index} of {self._charge.label!r} was paid for with bound {self._charge.bound:g}, not {bound:g}."
             )
         answer, self._answer = self._answer, None
-        return answer(self._charge, phi)
+        return answer(self.index, phi)
 
     def close(self) -> None:
         """A step that is over cannot be used later."""

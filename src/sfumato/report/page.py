@@ -1,7 +1,8 @@
 """`write_report`: a run folder becomes one self-contained page, its Markdown twin and a JSON for scripts.
 
 The page needs no script and no network (its own content policy forbids both), and every word from a file is escaped. What
-it shows is public by the run's guarantee, except the metrics, which wear a badge that says so.
+it shows is public by the run's guarantee, except the metrics, which wear a badge that says so, and real images, which it
+shows only when asked to and under a warning.
 """
 
 from __future__ import annotations
@@ -10,22 +11,27 @@ import math
 import platform
 import re
 import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib import metadata
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
 from sfumato.data import Dataset, Schema
 from sfumato.errors import BadInput
-from sfumato.methods import list_methods, load
+from sfumato.evaluation import default_metrics
+from sfumato.evaluation.titles import family_of, title_of
+from sfumato.methods import MethodInfo, list_methods, load
+from sfumato.networks import list_networks
 from sfumato.report.folder import RunFacts, read_run
-from sfumato.report.pictures import curve, sample_rows
+from sfumato.report.pictures import Plot, Point, SampleRow, curve, epsilon_plot, sample_rows
+from sfumato.report.templates import render
+from sfumato.report.utility import utility
+from sfumato.report.wording import bound, duration, factor, guess, guess_share, number, plain, power
 from sfumato.storage import write_json, write_text
 
 _SEED = 0
@@ -47,28 +53,64 @@ class _Share:
     width: float  # of the bar, in percent of the largest
 
 
-def write_report(run: Path | str, *, samples: Dataset | None = None) -> Path:
+def write_report(
+    run: Path | str,
+    *,
+    samples: Dataset | None = None,
+    real: Dataset | None = None,
+    beside: Sequence[Path | str] = (),
+) -> Path:
     """Write report.html, report.md and report.json into the run folder; returns the path of the page.
 
-    `samples` are synthetic records to show; by default they are drawn from the run's own generator.
+    `samples` are synthetic records to show; by default they are drawn from the run's own generator. `beside` are other
+    run folders or comparisons, whose accuracy is plotted against ε with this run's. `real` are REAL images, test or
+    public ones, to show beside the synthetic: the page then publishes them, which ε does not cover.
     """
     run = Path(run)
     facts = read_run(run)
-    if samples is None:
+    if real is not None:
+        _check_real(facts, real)
+    drawn: dict[str, Any] = {}
+    if samples is None and _makes(facts) == "records":
         samples = load(run).sample(_sample_size(facts.schema), seed=_SEED)
-        drawn: dict[str, Any] = {"n": len(samples), "seed": _SEED}
-    else:
+        drawn = {"n": len(samples), "seed": _SEED}
+    elif samples is not None:
         drawn = {"n": len(samples)}
-    if samples.schema.kind != facts.schema.kind or samples.schema.shape != facts.schema.shape:
+    if samples is not None and (
+        (samples.schema.kind, samples.schema.shape) != (facts.schema.kind, facts.schema.shape)
+    ):
         raise BadInput(
             f"The samples given are not of the kind and shape that {run} makes; draw them from this run."
         )
-    content = _content(facts, samples)
+    content = _content(facts, samples, real, [Path(path) for path in beside])
     page = run / "report.html"
     write_json(run / "report.json", _summary(content, facts, drawn))
-    write_text(run / "report.md", _render("report.md.jinja", content, _markdown))
-    write_text(page, _render("report.html.jinja", content, None))
+    write_text(
+        run / "report.md", render("report.md.jinja", content | {"code": _code}, escape=_markdown)
+    )
+    write_text(page, render("report.html.jinja", content))
     return page
+
+
+def _check_real(facts: RunFacts, real: Dataset) -> None:
+    if real.name == facts.config["data"]["name"]:
+        raise BadInput(
+            f"{real.name} is what this run was fitted on, and showing it would publish the private records; "
+            "give test or public images."
+        )
+    if facts.schema.kind != "images" or real.schema.kind != "images":
+        raise BadInput(
+            "Only images can be shown beside the samples; leave real records of tables out."
+        )
+
+
+def _makes(facts: RunFacts) -> str:
+    info = _info(facts)
+    return info.makes if info else "records"
+
+
+def _info(facts: RunFacts) -> MethodInfo | None:
+    return next((m for m in list_methods() if m.name == facts.config["method"]), None)
 
 
 def _sample_size(schema: Schema) -> int:
@@ -76,84 +118,76 @@ def _sample_size(schema: Schema) -> int:
     return min(5000, max(1000, 40 * schema.n_classes)) if schema.labelled else 200
 
 
-def _content(facts: RunFacts, samples: Dataset) -> dict[str, Any]:
+def _content(
+    facts: RunFacts, samples: Dataset | None, real: Dataset | None, beside: Sequence[Path]
+) -> dict[str, Any]:
     statement, config = facts.statement, facts.config
     epsilon, delta = float(statement["epsilon"]), float(statement["delta"])
-    info = next((m for m in list_methods() if m.name == config["method"]), None)
-    metrics = [_metric(metric, facts.schema) for metric in (facts.metrics or {}).get("metrics", [])]
+    info = _info(facts)
+    metrics = [_metric(metric) for metric in (facts.metrics or {}).get("metrics", [])]
+    pictured = samples is not None and facts.schema.kind == "images"
+    rows = sample_rows(samples) if samples is not None and pictured else []
     return {
         "name": config["data"]["name"],
         "method": config["method"],
         "title": info.title if info else config["method"],
         "paper": info.paper if info else "",
         "sound": info.sound if info else True,
-        "verdict": _verdict(statement, metrics),
+        "verdict": _verdict(statement, metrics, _makes(facts)),
+        "makes": _makes(facts),
         "statement": statement,
-        "epsilon": _bound(epsilon),
-        "delta": _power(delta),
+        "epsilon": bound(epsilon),
+        "delta": power(delta),
         "relation": statement["neighbours"],
         "relation_meaning": _RELATIONS.get(statement["neighbours"], ""),
-        "factor": _factor(epsilon),
-        "guess": _guess(epsilon, delta),
-        "guess_place": 100 * (_guess_share(epsilon, delta) - 0.5) / 0.5,
+        "factor": factor(epsilon),
+        "guess": guess(epsilon, delta),
+        "guess_plot": _guess_plot(statement),
         "relations": [
             (
                 name,
                 _RELATIONS.get(name, ""),
-                _bound(value),
-                _guess(value, delta),
+                bound(value),
+                guess(value, delta),
                 name == statement["neighbours"],
             )
             for name, value in statement["epsilon_under"].items()
         ],
         "releases": [_release(release) for release in statement["releases"]],
-        "rows": sample_rows(samples) if facts.schema.kind == "images" else [],
+        "rows": rows,
+        "real": _real(real, rows) if real is not None else None,
         "small": facts.schema.kind == "images" and max(facts.schema.shape[1:]) <= 112,
-        "table": _table(samples) if facts.schema.kind == "table" else None,
+        "table": _table(samples) if samples is not None and not pictured else None,
         "more_classes": max(0, facts.schema.n_classes - _MOST_CLASSES),
-        "balance": _balance(samples),
-        "n_samples": len(samples),
+        "balance": _balance(samples) if samples is not None else [],
+        "n_samples": len(samples) if samples is not None else 0,
         "curve": curve(facts.losses),
         "steps": facts.losses[-1][0] if facts.losses else 0,
-        "duration": _duration(facts.seconds),
+        "duration": duration(facts.seconds),
         "metrics": metrics,
+        "families": _families(metrics),
+        "utility": utility(facts, beside),
+        "public": _public(config),
         "trained_on": _drawn(facts).get("n"),
         "chance": 100 / facts.schema.n_classes if facts.schema.n_classes else None,
         "commands": _commands(facts),
         "evaluate_command": _evaluate_command(facts),
         "facts": _facts(facts),
-        "settings": [(key, _plain(value)) for key, value in config["settings"].items()],
+        "settings": [(key, plain(value)) for key, value in config["settings"].items()],
         "versions": _versions(config),
         "made": datetime.now(UTC).strftime("%Y-%m-%d"),
         "picture": "samples.png" if (facts.path / "samples.png").exists() else None,
     }
 
 
-_CLASSIFIERS = {
-    "logreg": "logistic regression",
-    "mlp": "perceptron",
-    "cnn": "convolutional network",
-    "resnet9": "residual network",
-    "rf": "random forest",
-    "gnb": "naive Bayes, Gaussian",
-    "bnb": "naive Bayes, Bernoulli",
-    "svc": "linear support vectors",
-    "lda": "linear discriminant analysis",
-    "tree": "decision tree",
-    "adaboost": "AdaBoost",
-    "bagging": "bagged trees",
-    "gbm": "gradient boosting",
-    "xgb": "XGBoost",
-    "mean12": "mean of the twelve classifiers",
-}
-
-
-def _verdict(statement: dict[str, Any], metrics: list[dict[str, Any]]) -> str:
+def _verdict(statement: dict[str, Any], metrics: list[dict[str, Any]], makes: str) -> str:
+    what = "These synthetic records are" if makes == "records" else f"This {makes} is"
     text = (
-        f"These synthetic records are (ε = {_bound(statement['epsilon'])}, δ = {_power(statement['delta'])})-"
+        f"{what} (ε = {bound(statement['epsilon'])}, δ = {power(statement['delta'])})-"
         f"differentially private for {statement['unit']} of the original data"
     )
-    scores = [m for m in metrics if m["is_share"] and m["name"] != "accuracy.mean12"]
+    scores = [m for m in metrics if m["name"].startswith("accuracy.") and m["percent"]]
+    scores = [m for m in scores if m["name"] != "accuracy.mean12"]
     if not scores:
         return text + "."
     best = max(scores, key=lambda m: m["share"])
@@ -161,22 +195,26 @@ def _verdict(statement: dict[str, Any], metrics: list[dict[str, Any]]) -> str:
     return f"{text}; a classifier trained on them alone gets {best['value']} of real records right ({which})."
 
 
-def _metric(metric: dict[str, Any], schema: Schema) -> dict[str, Any]:
+def _metric(metric: dict[str, Any]) -> dict[str, Any]:
     name, value = metric["name"], float(metric["value"])
     low, high = metric.get("low"), metric.get("high")
     low, high = value if low is None else float(low), value if high is None else float(high)
-    is_share = name.startswith("accuracy.") and 0 <= low <= high <= 1
+    unit = family_of(name).unit if 0 <= low <= high <= 1 else ""
+    percent = unit == "%"
 
     def shown(x: float) -> str:
-        return f"{100 * x:.1f}" if is_share else _number(x)
+        if percent:
+            return f"{100 * x:.1f}"
+        return f"{x:.3f}" if unit else number(x)
 
     return {
         "name": name,
-        "title": _CLASSIFIERS.get(name.removeprefix("accuracy."), name),
-        "is_share": is_share,
+        "title": title_of(name),
+        "percent": percent,
+        "is_share": bool(unit),
         "share": 100 * value,
-        "value": f"{shown(value)} %" if is_share else shown(value),
-        "interval": f"{shown(low)} – {shown(high)}{' %' if is_share else ''}" if low < high else "",
+        "value": f"{shown(value)} %" if percent else shown(value),
+        "interval": f"{shown(low)} – {shown(high)}{' %' if percent else ''}" if low < high else "",
         "low": 100 * low,
         "width": max(0.4, 100 * (high - low)),
         "source": metric["source"],
@@ -184,13 +222,75 @@ def _metric(metric: dict[str, Any], schema: Schema) -> dict[str, Any]:
     }
 
 
+def _families(metrics: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The metrics under their families' headings, with the source that most of a family share."""
+    groups: dict[str, list[dict[str, Any]]] = {}
+    for metric in metrics:
+        groups.setdefault(family_of(metric["name"]).title, []).append(metric)
+    found = []
+    for title, members in groups.items():
+        sources = [metric["source"] for metric in members]
+        found.append(
+            {
+                "title": title,
+                "reading": family_of(members[0]["name"]).reading,
+                "metrics": members,
+                "source": max(sources, key=sources.count),
+                "accuracy": members[0]["name"].startswith("accuracy."),
+            }
+        )
+    return found
+
+
+def _guess_plot(statement: dict[str, Any]) -> Plot | None:
+    """The best guess as a function of ε (the thesis' Table 1.1, with δ), this run marked under every relation."""
+    delta, promised = float(statement["delta"]), statement["neighbours"]
+    under = {promised: statement["epsilon"], **statement["epsilon_under"]}
+    points = []
+    for relation, epsilon in under.items():
+        if epsilon > 0:
+            share = guess_share(epsilon, delta)
+            points.append(Point(relation, epsilon, share, share, share, own=relation == promised))
+    if not points or max(p.epsilon for p in points) > 1000:
+        return None
+    return epsilon_plot(
+        points, span=(0.1, 10), height=(0.5, 1), line=lambda e: guess_share(e, delta)
+    )
+
+
+def _real(real: Dataset, rows: list[SampleRow]) -> dict[str, Any]:
+    """Real images in the samples' rows where the classes are the same, else in rows of their own."""
+    theirs = sample_rows(real)
+    by_name = {row.name: row.images for row in theirs}
+    paired = real.schema.labelled and set(by_name) == {row.name for row in rows}
+    return {
+        "name": real.name,
+        "shown": sum(len(row.images) for row in theirs),
+        "beside": [by_name[row.name] for row in rows] if paired else None,
+        "rows": [] if paired else theirs,
+    }
+
+
+def _public(config: dict[str, Any]) -> list[tuple[str, str]]:
+    """What else the generator was made from: public data, and public networks named in the settings."""
+    found = [("Public data", str(config["public"]))] if config.get("public") else []
+    networks = {info.name: info for info in list_networks()}
+    for value in config["settings"].values():
+        if isinstance(value, str) and value in networks:
+            trained_on = ", ".join(networks[value].trained_on)
+            found.append(("Public network", f"{value}, trained on {trained_on}"))
+        elif isinstance(value, str) and value.startswith("torchvision:"):
+            found.append(("Public network", value))
+    return found
+
+
 def _release(release: dict[str, Any]) -> dict[str, str]:
     dimension = release.get("dimension")
     return {
         "label": release["label"],
-        "bound": _number(release["bound"]),
-        "sensitivity": _number(release["sensitivity"]),
-        "noise_std": _number(release["noise_std"]),
+        "bound": number(release["bound"]),
+        "sensitivity": number(release["sensitivity"]),
+        "noise_std": number(release["noise_std"]),
         "event": release["event"],
         "dimension": f"{dimension:,}" if isinstance(dimension, int) else "",
         "noise": str(release.get("noise") or ""),
@@ -220,7 +320,7 @@ def _table(samples: Dataset, most: int = 10) -> dict[str, Any]:
             if math.isnan(value):
                 cells.append("–")
             else:
-                cells.append(column.categories[int(value)] if column.categories else _number(value))
+                cells.append(column.categories[int(value)] if column.categories else number(value))
         if batch.labels is not None:
             code = int(batch.labels[index])
             cells.append(schema.classes[code] if code >= 0 else "–")
@@ -240,13 +340,15 @@ def _commands(facts: RunFacts) -> list[str]:
     words = ["sfumato", "fit", config["method"], "--data", config["data"]["name"]]
     words += ["--epsilon", f"{budget['epsilon']:g}", "--delta", f"{budget['delta']:g}"]
     words += ["--neighbours", budget["neighbours"]]
+    if config.get("public"):
+        words += ["--public", str(config["public"])]
     settings = dict(config["settings"])
     seed = settings.pop("seed", None)
     if seed is not None:
         words += ["--seed", str(seed)]
     for key, value in settings.items():
         if value is not None:
-            words += ["--set", f"{key}={_plain(value)}"]
+            words += ["--set", f"{key}={plain(value)}"]
     words += ["--out", _shown_path(facts.path)]
     report = shlex.join(["sfumato", "report", _shown_path(facts.path)])
     return [shlex.join(words), _evaluate_command(facts), report]
@@ -263,7 +365,13 @@ def _evaluate_command(facts: RunFacts) -> str:
     for key, option in (("n", "-n"), ("seed", "--seed")):
         if key in _drawn(facts):
             words += [option, str(_drawn(facts)[key])]
-    return shlex.join([*words, "--real", real])
+    words += ["--real", real]
+    names = [metric["name"] for metric in (facts.metrics or {}).get("metrics", [])]
+    if names and set(names) != set(default_metrics(facts.schema)):
+        words += ["--metrics", ",".join(names)]
+        if any("REAL TRAINING data" in m["source"] for m in (facts.metrics or {})["metrics"]):
+            words += ["--train", name]
+    return shlex.join(words)
 
 
 def _drawn(facts: RunFacts) -> dict[str, int]:
@@ -293,7 +401,8 @@ def _facts(facts: RunFacts) -> list[tuple[str, str]]:
         what += f", {schema.n_classes} classes"
     size = data.get("size")
     private = "private" if size is None else f"{size:,} (public in this run)"
-    return [("Private data", data["name"]), ("Kind", what), ("Records", private)]
+    private_facts = [("Private data", data["name"]), ("Kind", what), ("Records", private)]
+    return private_facts + (_public(facts.config) or [("Public data", "none")])
 
 
 def _versions(config: dict[str, Any]) -> list[tuple[str, str]]:
@@ -308,75 +417,6 @@ def _versions(config: dict[str, Any]) -> list[tuple[str, str]]:
         found = [(name, version) for name, version in found if name != "sfumato"]
         found.insert(0, ("sfumato (the fit)", str(made)))
     return found
-
-
-# ------------------------------------------------------------------------------- numbers as words
-
-
-def _number(value: float) -> str:
-    """Four digits, without a needless exponent."""
-    value = float(value)
-    if value and (abs(value) < 1e-3 or abs(value) >= 1e6):
-        return _power(value)
-    return f"{value:,.4g}" if abs(value) < 1e4 else f"{value:,.0f}"
-
-
-def _bound(value: float) -> str:
-    """Like `_number`, but rounded up: a promise must not be shown stronger than it is."""
-    value = float(value)
-    if value <= 0:
-        return _number(value)
-    unit = 10.0 ** (math.floor(math.log10(value)) - 3)
-    return _number(math.ceil(value / unit - 1e-9) * unit)
-
-
-def _power(value: float) -> str:
-    """1e-5 as 10⁻⁵, 2.5e-6 as 2.5·10⁻⁶."""
-    value = float(value)
-    if not value or 1e-3 <= abs(value) < 1e6:
-        return f"{value:.4g}"
-    mantissa, exponent = f"{value:.2e}".split("e")
-    high = str(int(exponent)).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
-    shown = f"{float(mantissa):g}"
-    return f"10{high}" if shown == "1" else f"{shown}·10{high}"
-
-
-def _factor(epsilon: float) -> str:
-    if epsilon > 600:
-        return "an astronomical number"
-    return _number(float(f"{math.exp(epsilon):.3g}"))
-
-
-def _guess_share(epsilon: float, delta: float) -> float:
-    """The best chance to tell two equally likely neighbouring data sets apart: (e^ε + δ)/(e^ε + 1) (Kairouz et al. 2015)."""
-    return (1.0 + delta * math.exp(-epsilon)) / (1.0 + math.exp(-epsilon))
-
-
-def _guess(epsilon: float, delta: float) -> str:
-    """Rounded up: a bound must not be shown smaller than it is."""
-    percent = 100 * _guess_share(epsilon, delta)
-    digits = 1 if percent < 99.9 else 3
-    shown = math.ceil(percent * 10**digits - 1e-9) / 10**digits
-    return "100 %" if shown >= 100 else f"{shown:.{digits}f} %"
-
-
-def _duration(seconds: float | None) -> str:
-    if seconds is None:
-        return ""
-    if seconds < 90:
-        return f"{seconds:.0f} s" if seconds >= 1 else "less than a second"
-    minutes = round(seconds / 60)
-    return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60} min"
-
-
-def _plain(value: Any) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, float):
-        return repr(value)
-    if isinstance(value, (list, tuple)):
-        return ",".join(_plain(v) for v in value)
-    return str(value)
 
 
 # ------------------------------------------------------------------------------- the three files
@@ -396,23 +436,13 @@ def _summary(content: dict[str, Any], facts: RunFacts, drawn: dict[str, Any]) ->
             "seconds": facts.seconds,
         },
         "samples": drawn,
+        "real_records_shown": content["real"]["name"] if content["real"] else None,
+        "utility": [list(row) for row in content["utility"].rows] if content["utility"] else None,
+        "public": [list(pair) for pair in content["public"]],
         "class_balance": {share.name: share.count for share in content["balance"]},
         "reproduce": content["commands"],
         "versions": dict(content["versions"]),
     }
-
-
-def _render(template: str, content: dict[str, Any], escape: Any) -> str:
-    environment = Environment(
-        autoescape=escape is None,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-        finalize=escape,
-    )
-    source = (files("sfumato.report") / template).read_text(encoding="utf-8")
-    return environment.from_string(source).render(content, code=_code)
 
 
 def _markdown(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The pictures of the report: samples as small PNGs, the training curve as lines; all inline, none needs a script.
+"""The pictures of the report: samples as small PNGs, curves as lines, marks over ε; all inline, none needs a script.
 
 Curves are drawn with the page's own colours, so that they are as readable in the dark as in print, and their labels are
 text of the page, not of the drawing, so that they keep their size on a phone.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import io
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -80,6 +80,28 @@ class Tick:
 
 
 @dataclass(frozen=True)
+class Mark:
+    """A point of a plot with its interval, all in percent of the box from the left or the top."""
+
+    text: str
+    left: float
+    top: float
+    high: float
+    low: float
+    own: bool  # of this run
+
+
+@dataclass(frozen=True)
+class Plot:
+    """Marks over a logarithmic ε axis, and at most one line in a box of 1000 × 400."""
+
+    line: str
+    marks: tuple[Mark, ...]
+    x_ticks: tuple[Tick, ...]
+    y_ticks: tuple[Tick, ...]
+
+
+@dataclass(frozen=True)
 class Curve:
     """Points in a box of 1000 × 400 that the page stretches to its width, and the labels beside it."""
 
@@ -131,6 +153,72 @@ def curve(points: Sequence[tuple[int, float]]) -> Curve | None:
         first=float(losses[0]),
         last=float(losses[-1]),
     )
+
+
+@dataclass(frozen=True)
+class Point:
+    """Something measured at a privacy level."""
+
+    text: str
+    epsilon: float
+    value: float
+    low: float
+    high: float
+    own: bool = False
+
+
+def epsilon_plot(
+    points: Sequence[Point],
+    *,
+    span: tuple[float, float] | None = None,
+    height: tuple[float, float] | None = None,
+    line: Callable[[float], float] | None = None,
+    share: bool = True,
+) -> Plot:
+    """Values against ε on a logarithmic axis; `span` and `height` are what the axes show at least.
+
+    A `share` is from 0 to 1 and shown in percent.
+    """
+    epsilons = [*(p.epsilon for p in points), *(span or ())]
+    # Half a step of room on either side, or a mark would sit on the frame.
+    left, right = math.log10(min(epsilons)) - 0.1, math.log10(max(epsilons)) + 0.1
+    found = [*(p.low for p in points), *(p.high for p in points), *(height or ())]
+    low, high = min(found), max(found)
+    least = 0.02 if share else 1e-9 + 0.02 * abs(high)
+    if high - low < least:
+        low, high = low - least / 2, high + least / 2
+    ticks = [t for t in _ticks(low, high, 4) if not share or 0 <= t <= 1] or [low, high]
+    low, high = min(low, ticks[0]), max(high, ticks[-1])
+
+    def across(epsilon: float) -> float:
+        return 100 * (math.log10(epsilon) - left) / (right - left)
+
+    def down(value: float) -> float:
+        return 100 * (high - value) / (high - low)
+
+    drawn = ""
+    if line is not None:
+        steps = np.linspace(left, right, 121)
+        drawn = " ".join(
+            f"{1000 * (x - left) / (right - left):.1f},{4 * down(line(10**x)):.1f}" for x in steps
+        )
+    return Plot(
+        line=drawn,
+        marks=tuple(
+            Mark(p.text, across(p.epsilon), down(p.value), down(p.high), down(p.low), p.own)
+            for p in points
+        ),
+        x_ticks=tuple(Tick(f"{e:g}", across(e)) for e in _epsilon_ticks(left, right)),
+        y_ticks=tuple(Tick(f"{100 * t:.3g} %" if share else _short(t), down(t)) for t in ticks),
+    )
+
+
+def _epsilon_ticks(left: float, right: float) -> list[float]:
+    """1, 2, 5 in each power of ten where there is room for them, else the powers alone."""
+    powers = range(math.floor(left), math.ceil(right) + 1)
+    steps = (1.0, 2.0, 5.0) if right - left <= 3 else (1.0,)
+    ticks = [step * 10.0**power for power in powers for step in steps]
+    return [t for t in ticks if left <= math.log10(t) <= right]
 
 
 def _moving_mean(values: np.ndarray[Any, Any], half: int) -> np.ndarray[Any, Any]:

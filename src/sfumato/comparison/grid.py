@@ -1,0 +1,181 @@
+"""`compare`: run the cells that a folder does not hold yet, and write the comparison.
+
+Finished cells are kept in `cells/`, filed by a hash of everything that decides their numbers, so that an interrupted
+comparison goes on where it stopped and a changed setting makes new cells. The hash holds when a private file was last
+changed, never what is in it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from sfumato._version import __version__
+from sfumato.comparison.cells import Cell, cores, run_cells
+from sfumato.comparison.config import Config, read_config
+from sfumato.comparison.outcome import FORMAT, Outcome, rows_of
+from sfumato.comparison.page import write_comparison
+from sfumato.errors import BadInput, CorruptArtifact, RunConflict
+from sfumato.progress import Progress
+from sfumato.storage import read_json, write_json
+
+
+def compare(
+    config: Config | Path | str,
+    out: Path | str,
+    *,
+    jobs: int | None = None,
+    progress: Progress | None = None,
+) -> Outcome:
+    """Run the cells that `out` does not hold yet, in `jobs` processes (at most one a core), and write the comparison.
+
+    A cell that fails is a sentence in `failures`; it does not stop the others and is tried again next time.
+    """
+    from sfumato.data import load, schema_of
+    from sfumato.privacy import Budget, Neighbours
+
+    if not isinstance(config, Config):
+        config = read_config(config)
+    if jobs is not None and (isinstance(jobs, bool) or not isinstance(jobs, int) or jobs < 1):
+        raise BadInput(f"jobs must be a whole number of at least 1, not {jobs!r}; leave it out.")
+    out, progress = Path(out), progress or Progress()
+    _check_folder(out)
+    schema, size = schema_of(config.train, **config.facts)
+    metrics = _metric_names(config, schema)
+    _check_plans(config, schema, progress)
+    for spec in (config.train, config.test):  # fetched once, here, rather than by every process
+        load(spec, **config.facts, progress=progress)
+
+    try:
+        (out / "cells").mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise BadInput(
+            f"Cannot write to {out}: {error.strerror}; choose another folder."
+        ) from error
+    grid = _grid(config, metrics)
+    cells = {key: cell for key, _, cell in grid}
+    done = {key: found for key in cells if (found := _kept(out / "cells" / f"{key}.json"))}
+    kept = len(done)
+    failed: dict[str, dict[str, Any]] = {}
+
+    def finished(key: str, result: dict[str, Any]) -> None:
+        stage.advance()
+        if "error" in result:
+            failed[key] = result
+        else:
+            done[key] = {"format": FORMAT, "sfumato": __version__, "cell": cells[key], **result}
+            write_json(out / "cells" / f"{key}.json", done[key])
+
+    if kept:
+        progress.note(f"{kept} of {len(cells)} cells were there already and are kept.")
+    waiting = {key: cell for key, cell in cells.items() if key not in done}
+    with progress.stage(f"Comparing on {config.data}", len(waiting) or 1) as stage:
+        run_cells(waiting, finished, min(jobs or 10**6, cores()))
+
+    budget = Budget(epsilon=1.0, delta=config.delta, neighbours=Neighbours(config.neighbours))
+    warning = budget.warning(size) if budget.neighbours.size_is_public else None
+    outcome = Outcome(
+        config=config,
+        rows=rows_of(config, [(name, cell, done[key]) for key, name, cell in grid if key in done]),
+        cells=[{"name": name, "key": key, **done[key]} for key, name, _ in grid if key in done],
+        failures=[
+            {"name": name, "epsilon": cell["epsilon"], "seed": cell["seed"], **failed[key]}
+            for key, name, cell in grid
+            if key in failed
+        ],
+        notes=[warning] if warning else [],
+        kept=kept,
+        folder=out,
+    )
+    write_comparison(outcome)
+    return outcome
+
+
+def _check_folder(out: Path) -> None:
+    if out.exists() and not out.is_dir():
+        raise BadInput(f"{out} is a file; give --out a folder.")
+    if out.is_dir() and any(out.iterdir()) and not (out / "cells").is_dir():
+        raise RunConflict(f"{out} is not empty and holds no comparison; choose another folder.")
+
+
+def _metric_names(config: Config, schema: Any) -> tuple[str, ...]:
+    from sfumato.evaluation import list_metrics, preset_metrics
+
+    if config.preset:
+        return preset_metrics(config.preset, schema, train=True)
+    usable = [m.name for m in list_metrics() if m.applies(schema)]
+    found: dict[str, None] = {}
+    for name in config.metrics:
+        family = [m for m in usable if name in (m, m.split(".")[0])]
+        if not family:
+            raise BadInput(
+                f"metrics names {name!r}, unknown for {config.data}; choose from {', '.join(usable)}."
+            )
+        found.update(dict.fromkeys(family))
+    return tuple(found)
+
+
+def _check_plans(config: Config, schema: Any, progress: Progress) -> None:
+    """What a fit would refuse is refused before any cell is run; public data are fetched once, here."""
+    from sfumato.methods import get_method
+    from sfumato.public import load_public
+
+    for name, variant in config.variants.items():
+        cls = get_method(variant.method)
+        if cls.info.makes != "records":
+            raise BadInput(
+                f"[methods.{name}] {variant.method} makes a {cls.info.makes} and no records to judge; leave it out."
+            )
+        if schema.kind not in cls.info.kinds:
+            raise BadInput(
+                f"[methods.{name}] {variant.method} does not make {schema.kind}; leave it out for {config.data}."
+            )
+        try:
+            method = cls(**variant.settings)
+            method.plan(schema, 1.0)
+            method._check_public(
+                schema,
+                load_public(variant.public, schema, progress) if variant.public else None,
+            )
+        except BadInput as error:
+            raise BadInput(f"[methods.{name}] {error}") from error
+
+
+def _grid(config: Config, metrics: Sequence[str]) -> list[tuple[str, str, Cell]]:
+    """Key, shown name and content of every cell."""
+    changed = [_changed(config.train), _changed(config.test)]
+    grid = []
+    for name, epsilon, seed in product(config.variants, config.epsilons, config.seeds):
+        variant = config.variants[name]
+        cell = {**asdict(variant), "epsilon": epsilon, "delta": config.delta}
+        cell |= {"neighbours": config.neighbours, "train": config.train, "test": config.test}
+        cell |= {"facts": config.facts, "samples": config.samples, "metrics": [*metrics]}
+        cell |= {"seed": seed}
+        public = _changed(variant.public) if variant.public else []
+        text = json.dumps([FORMAT, __version__, cell, changed, public], sort_keys=True)
+        grid.append((hashlib.sha256(text.encode()).hexdigest()[:32], name, cell))
+    return grid
+
+
+def _changed(spec: str) -> list[str | int]:
+    """Where a path leads and when it last changed; a named set is fixed by its name."""
+    from sfumato.data import find_named
+
+    if find_named(spec) is not None:
+        return []
+    path = Path(spec).resolve()
+    parts = [path, *(path.rglob("*") if path.is_dir() else path.parent.glob(f"{path.stem}*"))]
+    return [str(path), max(part.stat().st_mtime_ns for part in parts)]
+
+
+def _kept(path: Path) -> Cell | None:
+    try:
+        found = read_json(path) if path.exists() else None
+        return found if found and found["format"] == FORMAT and found["metrics"] else None
+    except (CorruptArtifact, KeyError, TypeError):
+        return None  # damaged from outside: made again

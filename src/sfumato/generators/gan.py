@@ -1,0 +1,128 @@
+"""Generators and critics of adversarial networks, for images of any size from 8 to 128 pixels and for a codec's vectors.
+
+Group normalisation throughout, never batch normalisation: a critic is trained with gradients of single records, so no record may
+change what another one looks like to it. Critics are made of layers whose per-record gradients the wall adds up fast.
+"""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+_GROUP = 8  # channels normalised together
+
+
+def _doublings(shape: tuple[int, ...]) -> int:
+    """How often to double from a base of at most 8 pixels a side."""
+    return max(1, math.ceil(math.log2(max(shape[1:]) / 8)))
+
+
+def _norm(channels: int) -> nn.GroupNorm:
+    return nn.GroupNorm(max(1, channels // _GROUP), channels)
+
+
+class ImageGenerator(nn.Module):
+    """Normals and a one-hot label → a dense layer → nearest-neighbour doublings with 3×3 convolutions → [0, 1].
+
+    `width` channels at full size, twice as many at each halving, four times at most.
+    """
+
+    def __init__(self, shape: tuple[int, ...], n_classes: int, latent: int, width: int) -> None:
+        super().__init__()
+        channels, height, wide = shape
+        self.shape, self.n_classes, self.latent = (channels, height, wide), n_classes, latent
+        times = _doublings(shape)
+        self.base = (math.ceil(height / 2**times), math.ceil(wide / 2**times))
+        sizes = [width * min(4, 2**level) for level in range(times, -1, -1)]
+        self.first = nn.Linear(latent + n_classes, sizes[0] * self.base[0] * self.base[1])
+        self.norms = nn.ModuleList(_norm(size) for size in sizes)
+        self.blocks = nn.ModuleList(nn.Conv2d(a, b, 3, padding=1) for a, b in pairwise(sizes))
+        self.last = nn.Conv2d(sizes[-1], channels, 3, padding=1)
+
+    def forward(self, labels: Tensor, generator: torch.Generator) -> Tensor:
+        """(n,) labels → (n, channels, height, width) in [0, 1]"""
+        x = self.first(_seeds(labels, self.latent, self.n_classes, generator))
+        x = functional.relu(self.norms[0](x.view(len(labels), -1, *self.base)))
+        for norm, block in zip(list(self.norms)[1:], self.blocks, strict=True):
+            x = functional.relu(norm(block(functional.interpolate(x, scale_factor=2))))
+        return torch.sigmoid(self.last(x))[:, :, : self.shape[1], : self.shape[2]]
+
+
+class ImageCritic(nn.Module):
+    """Strided 4×4 convolutions → one number; a label enters by its product with pooled features (Miyato and Koyama 2018)."""
+
+    def __init__(self, shape: tuple[int, ...], n_classes: int, width: int) -> None:
+        super().__init__()
+        channels, height, wide = shape
+        times = _doublings(shape)
+        sizes = [channels] + [width * min(4, 2**level) for level in range(times)]
+        self.blocks = nn.ModuleList(
+            nn.Conv2d(a, b, 4, stride=2, padding=1) for a, b in pairwise(sizes)
+        )
+        self.norms = nn.ModuleList(_norm(size) for size in sizes[1:])
+        for _ in range(times):
+            height, wide = height // 2, wide // 2
+        self.score = nn.Linear(sizes[-1] * height * wide, 1)
+        self.label = nn.Embedding(n_classes, sizes[-1]) if n_classes else None
+
+    def forward(self, images: Tensor, labels: Tensor) -> Tensor:
+        """(n, channels, height, width) in [0, 1], (n,) labels → (n,)"""
+        x = 2 * images - 1
+        for block, norm in zip(self.blocks, self.norms, strict=True):
+            x = functional.leaky_relu(norm(block(x)), 0.2)
+        found = self.score(x.flatten(1))[:, 0]
+        if self.label is not None:
+            found = found + (self.label(labels) * x.mean(dim=(2, 3))).sum(dim=1)
+        return found
+
+
+class VectorGenerator(nn.Module):
+    """Normals and a one-hot label → dense layers → a vector; four layers, as DP-GAN-MI has them."""
+
+    def __init__(self, dim: int, n_classes: int, latent: int, width: int) -> None:
+        super().__init__()
+        self.n_classes, self.latent = n_classes, latent
+        self.layers = _dense(latent + n_classes, width, dim)
+
+    def forward(self, labels: Tensor, generator: torch.Generator) -> Tensor:
+        """(n,) labels → (n, dim)"""
+        return self.layers(_seeds(labels, self.latent, self.n_classes, generator))
+
+
+class VectorCritic(nn.Module):
+    """A vector and a one-hot label → dense layers → one number."""
+
+    def __init__(self, dim: int, n_classes: int, width: int) -> None:
+        super().__init__()
+        self.n_classes = n_classes
+        self.layers = _dense(dim + n_classes, width, 1)
+
+    def forward(self, vectors: Tensor, one_hot: Tensor) -> Tensor:
+        """(n, dim), (n, classes) → (n,)"""
+        return self.layers(torch.cat([vectors, one_hot], dim=1))[:, 0]
+
+
+def _dense(inputs: int, width: int, outputs: int) -> nn.Sequential:
+    layers: list[nn.Module] = []
+    for _ in range(3):
+        layers += [nn.Linear(inputs, width), nn.LeakyReLU(0.2)]
+        inputs = width
+    return nn.Sequential(*layers, nn.Linear(width, outputs))
+
+
+def _seeds(labels: Tensor, latent: int, n_classes: int, generator: torch.Generator) -> Tensor:
+    noise = torch.randn(len(labels), latent, generator=generator)
+    if not n_classes:
+        return noise
+    return torch.cat([noise, functional.one_hot(labels, n_classes).to(noise.dtype)], dim=1)
+
+
+@torch.no_grad()
+def move_average(average: nn.Module, network: nn.Module, decay: float) -> None:
+    """The exponential moving average of a network's weights: average ← decay · average + (1 − decay) · network."""
+    for kept, new in zip(average.parameters(), network.parameters(), strict=True):
+        kept.lerp_(new, 1 - decay)

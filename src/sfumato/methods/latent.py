@@ -1,0 +1,73 @@
+"""What methods with a codec share: the codec is a setting, and a run keeps its own copy of it.
+
+A plan needs the codec's facts only (dimension and bound). A saved run holds the codec's weights beside its own, so that it
+can be loaded and sampled where the codec's file is gone. Public: the codec. Private: nothing here.
+"""
+
+from __future__ import annotations
+
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from sfumato.codecs import (
+    Codec,
+    Facts,
+    codec_facts,
+    codec_from_state,
+    facts_of_header,
+    get_codec,
+    header_of_state,
+)
+from sfumato.data import Schema
+from sfumato.errors import CorruptArtifact
+from sfumato.methods.base import Synthesizer, Workspace
+from sfumato.methods.run import RunFolder
+
+_PREFIX = "codec."
+
+
+class LatentSynthesizer(Synthesizer):
+    """A method with a setting `codec`."""
+
+    codec: str
+    codec_: Codec
+    _loaded_facts: Facts | None = None
+
+    def _facts(self, schema: Schema) -> Facts:
+        """For a plan: read from the codec's header, or from the run that this was loaded from."""
+        if self._loaded_facts is not None and self._loaded_facts.shape == schema.shape:
+            return self._loaded_facts
+        return codec_facts(self.codec, schema)
+
+    def _open_codec(self, schema: Schema, workspace: Workspace) -> Codec:
+        """The codec, ready to encode; what it is made of goes into the log."""
+        codec = get_codec(self.codec, schema, public=workspace.public)
+        workspace.log({"event": "codec", "codec": self.codec, "card": codec.card.to_json()})
+        if workspace.public is not None and not codec.card.saw(workspace.public.name):
+            workspace.progress.note(
+                f"Codec {self.codec!r} makes no use of the public data; codec=pca:64 would."
+            )
+        return codec
+
+    def _codec_state(self) -> dict[str, Tensor]:
+        return {_PREFIX + name: value for name, value in self.codec_.state().items()}
+
+    def _restore_codec(self, state: dict[str, Tensor]) -> None:
+        self.codec_ = codec_from_state(
+            {n.removeprefix(_PREFIX): t for n, t in state.items() if n.startswith(_PREFIX)}
+        )
+
+    def _load_from(self, run: RunFolder) -> None:
+        # The statement is worked out again from the plan, and the plan wants the codec's facts: they are in the run.
+        run.check()
+        try:
+            with safe_open(run.generator, framework="pt") as stored:
+                header = header_of_state(
+                    {"description": stored.get_tensor(_PREFIX + "description")}
+                )
+        except (SafetensorError, OSError, KeyError) as error:
+            raise CorruptArtifact(
+                f"The run in {run.path} holds no codec; restore it from a copy."
+            ) from error
+        self._loaded_facts = facts_of_header(header)
+        super()._load_from(run)

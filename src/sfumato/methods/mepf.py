@@ -1,0 +1,604 @@
+"""DP-MEPF: private mean embeddings with perceptual features (Harder, Jalali, Sutherland and Park 2023; thesis, app. D).
+
+    1.  φ(x) = [e(x)/‖e(x)‖, e(x)²/‖e(x)²‖]      layers e of a public network, or of wavelet scattering       (public)
+    2.  μ̃  = 1/n (Σ φ(xᵢ) ⊗ yᵢ + noise)          one noisy sum, filed by class                                (the release)
+    3.  min over θ  ‖ μ̃ − E φ(G_θ(z, y)) ⊗ y ‖²   train a generator to have the same embedding                 (free)
+    4.  of the generators on the way, keep the one nearest to a second, noisier embedding                     (early stopping)
+
+Private: the records, in step 2 and, if asked for, in the second release of step 4. Public: the network and its training data,
+which must not be the private ones; the data set `public`, if given, for a centre or a basis of the features.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sfumato.data import Dataset, Schema
+from sfumato.embedding import CountedByClass, MeanEmbedding
+from sfumato.errors import BadInput
+from sfumato.features.perceptual import (
+    Encoder,
+    FeatureFacts,
+    PerceptualFeatures,
+    make_encoder,
+    public_basis,
+    public_centre,
+    public_rows,
+    random_basis,
+)
+from sfumato.generators import ConvGenerator, Training, train
+from sfumato.generators.resnet import ResNetGenerator
+from sfumato.methods.base import Workspace
+from sfumato.methods.matching import Matched, by_class
+from sfumato.methods.registry import register
+from sfumato.privacy import Plan, PrivateData, charge_of
+
+_LABEL, _SHARED, _STOPPING = "perceptual embedding", "shared layers", "early stopping"
+_PUBLIC_RECORDS = 2000  # for a centre and a radius; a basis takes at least twice its size
+_FINAL_SEED, _FINAL_RECORDS = 20_230_801, 1000
+_STOP_CHECKS, _STOP_RECORDS = 20, 1000
+# Adam's constants for the moving average (dos Santos et al. 2019).
+_BETA1, _BETA2, _EPSILON = 0.5, 0.999, 1e-8
+
+
+@register(
+    "mepf",
+    title="DP-MEPF",
+    paper="Harder et al. 2023, “Pre-trained Perceptual Features Improve Differentially Private Image Generation”",
+    kinds=("images",),
+    public="optional",
+    summary="One noisy mean embedding in the features of a public network or of wavelets; a generator is trained to match it.",
+)
+class Mepf(Matched):
+    """DP-MEPF for images of 8 to 128 pixels, gray or colour, labelled or not.
+
+    **Guarantee**: one release of Σ [φ₁(x), w φ₂(x), 0.1] filed by class, where ‖φ₁‖ = ‖φ₂‖ = 1 because each is divided by its own
+    norm, hence bound √(1 + w² + 0.01); with `shared` a second release of the same kind, not filed by class; with `stop` one
+    more at ten times the noise multiplier. All are calibrated jointly. Activations after a ReLU are never negative, so under
+    replace-one the sensitivity is √2 times the bound, not twice. Everything after the releases is post-processing. The network
+    must not have been trained on the private data.
+
+    Differs from the paper: counts ride in the release; √2 under replacement; the loss leaves out the self-pairs of a batch
+    (`loss="mmd"`; `loss="moving-average"` is the paper's); layers may be averaged over places, weighed alike (`balance`), centred
+    on a public mean and clipped to a public radius (`centre`), projected onto a public or random basis (`projection`), or, for
+    low layers, shared by all classes (`shared`); the encoder may be wavelet scattering, which needs no public data; sampled
+    pixels get grain.
+    """
+
+    HELP = {
+        "encoder": "The public network, the file of a pretrained extractor, or scattering, which needs no public data.",
+        "taps": "Layers of the encoder, such as relu1_2,relu2_2; auto: all that come after a ReLU.",
+        "shared": "Layers that are released once for all classes together; none: all layers are filed by class.",
+        "shared_budget": "Share of the squared noise budget that the shared layers take.",
+        "size": "Side to which images are resized for the network; auto: as the network is used to.",
+        "pool": "Most places a side that a layer keeps, by averaging; auto: all.",
+        "moments": "1 for the features, 2 for the features and their squares.",
+        "second_weight": "Length of the second moment's vector against 1 for the first's; less gives it less of the budget.",
+        "balance": "Whether every layer is scaled to the same length, not only all together.",
+        "centre": "Whether features are centred on the mean of the public data and clipped to a radius; needs public data.",
+        "radius": "The clipping radius of centred features, a public constant; auto: covers nine tenths of the public data.",
+        "projection": "Number of directions to which features are projected; auto: no projection.",
+        "basis": "The directions: random, or public for the principal axes of the public data.",
+        "stop": "Whether a second release, at ten times the noise multiplier, picks the best generator on the way.",
+        "stop_encoder": "The encoder for early stopping; auto: the same as for training.",
+        "network": "The generator: auto (conv up to 28 pixels, else resnet), conv or resnet.",
+        "latent": "Normal numbers that go into the generator.",
+        "hidden": "Width of the conv generator's dense layer.",
+        "width": "Channels of the resnet generator at full size; eight times as many at the smallest.",
+        "loss": "mmd: squared distance without self-pairs; moving-average: the smoothed difference of dos Santos et al.",
+        "average_rate": "Learning rate of the moving average.",
+        "steps": "Training steps of the generator.",
+        "batch": "Generated images per training step, spread evenly over the classes.",
+        "learning_rate": "Adam's learning rate at the start; it falls to a twentieth.",
+        "grain": "Standard deviation of the grain added to sampled pixels in [0, 1], a public constant; 0 for none.",
+        "device": "Where to compute features and train: cpu, cuda, or auto for cuda where there is one.",
+        "training_seed": "Public seed of the generator's start and training; auto: the same as seed.",
+        "seed": "Public seed of a random basis and the generator; privacy noise never has a seed.",
+    }
+    RELEASED_BY = (
+        "encoder",
+        "taps",
+        "shared",
+        "shared_budget",
+        "size",
+        "pool",
+        "moments",
+        "second_weight",
+        "balance",
+        "centre",
+        "radius",
+        "projection",
+        "basis",
+        "stop",
+        "stop_encoder",
+        "seed",
+    )
+
+    def __init__(
+        self,
+        *,
+        encoder: str = "scattering",
+        taps: str | None = None,
+        shared: str | None = None,
+        shared_budget: float = 0.2,
+        size: int | None = None,
+        pool: int | None = None,
+        moments: int = 2,
+        second_weight: float = 1.0,
+        balance: bool = False,
+        centre: bool = False,
+        radius: float | None = None,
+        projection: int | None = None,
+        basis: str = "random",
+        stop: bool = False,
+        stop_encoder: str | None = None,
+        network: str = "auto",
+        latent: int = 90,
+        hidden: int = 500,
+        width: int = 64,
+        loss: str = "mmd",
+        average_rate: float = 1e-3,
+        steps: int = 2_000,
+        batch: int = 100,
+        learning_rate: float = 3e-3,
+        grain: float = 0.05,
+        device: str = "cpu",
+        training_seed: int | None = None,
+        seed: int = 0,
+    ) -> None:
+        self.encoder = encoder
+        self.taps = taps
+        self.shared = shared
+        self.shared_budget = shared_budget
+        self.size = size
+        self.pool = pool
+        self.moments = moments
+        self.second_weight = second_weight
+        self.balance = balance
+        self.centre = centre
+        self.radius = radius
+        self.projection = projection
+        self.basis = basis
+        self.stop = stop
+        self.stop_encoder = stop_encoder
+        self.network = network
+        self.latent = latent
+        self.hidden = hidden
+        self.width = width
+        self.loss = loss
+        self.average_rate = average_rate
+        self.steps = steps
+        self.batch = batch
+        self.learning_rate = learning_rate
+        self.grain = grain
+        self.device = device
+        self.training_seed = training_seed
+        self.seed = seed
+
+    # -- the promise -----------------------------------------------------------------------------------------------
+
+    def plan(self, schema: Schema, noise_multiplier: float) -> Plan:
+        self._check(schema)
+        return tuple(
+            charge_of(counted, noise_multiplier * factor, label=label)
+            for label, counted, factor in self._outline(schema)
+        )
+
+    def _outline(self, schema: Schema) -> list[tuple[str, CountedByClass, float]]:
+        """Label, map in outline and noise factor of every release."""
+        classed, shared = _names(self.taps), _names(self.shared) or ()
+        widths = self._widths(schema, self.encoder, self._all_taps())
+        every = tuple(tap for tap in widths if tap not in shared) if classed is None else classed
+        parts = [(_LABEL, every, schema.n_classes, 1.0)]
+        if shared:
+            parts = [
+                (_LABEL, every, schema.n_classes, 1 / math.sqrt(1 - self.shared_budget)),
+                (_SHARED, shared, 0, 1 / math.sqrt(self.shared_budget)),
+            ]
+        found = [
+            (label, CountedByClass(self._facts(widths, chosen), classes), factor)
+            for label, chosen, classes, factor in parts
+        ]
+        if self.stop:
+            widths = self._widths(schema, self._stop_name(), self._stop_taps())
+            facts = self._facts(widths, tuple(widths), plain=True)
+            found.append((_STOPPING, CountedByClass(facts, schema.n_classes), 10.0))
+        return found
+
+    def _facts(
+        self, widths: dict[str, tuple[int, bool]], taps: Sequence[str], *, plain: bool = False
+    ) -> FeatureFacts:
+        dim = self.moments * sum(widths[tap][0] for tap in taps)
+        bound = math.hypot(1.0, self.second_weight if self.moments == 2 else 0.0)
+        non_negative = next(iter(widths.values()))[1]
+        if plain:
+            return FeatureFacts(dim, bound, non_negative)
+        if self.projection is not None and self.projection > dim:
+            raise BadInput(
+                f"mepf's projection asks for {self.projection} directions and there are {dim} features; ask for fewer."
+            )
+        return FeatureFacts(
+            self.projection or dim,
+            1.0 if self.centre else bound,
+            non_negative and not self.centre and self.projection is None,
+        )
+
+    def _widths(
+        self, schema: Schema, encoder: str, taps: tuple[str, ...] | None
+    ) -> dict[str, tuple[int, bool]]:
+        own = encoder == self.encoder
+        return _widths(
+            encoder, schema.shape, taps, self.size if own else None, self.pool if own else None
+        )
+
+    def _all_taps(self) -> tuple[str, ...] | None:
+        """The layers that one pass must give; None for the encoder's usual ones."""
+        taps = _names(self.taps)
+        return None if taps is None else (*taps, *(_names(self.shared) or ()))
+
+    def _stop_name(self) -> str:
+        return self.stop_encoder or self.encoder
+
+    def _stop_taps(self) -> tuple[str, ...] | None:
+        return self._all_taps() if self._stop_name() == self.encoder else None
+
+    # -- the work --------------------------------------------------------------------------------------------------
+
+    def _fit(self, data: PrivateData, noise_multiplier: float, workspace: Workspace) -> None:
+        schema = data.schema
+        device = _device(self.device)
+        if workspace.public is None and (self.centre or self._public_basis):
+            raise BadInput(
+                "mepf's centre and basis=public are made from public data; give some with --public (in Python: public=)."
+            )
+        encoder = self._make_encoder(schema, self.encoder, self._all_taps(), workspace)
+        encoder.to(device)
+        outline = {label: (counted, factor) for label, counted, factor in self._outline(schema)}
+        shared = _names(self.shared) or ()
+        classed = tuple(tap for tap in encoder.taps if tap not in shared)
+        parts = [self._feature_map(encoder, classed, workspace.public)]
+        if shared:
+            parts.append(self._feature_map(encoder, shared, workspace.public))
+        stopping: PerceptualFeatures | None = None
+        if self.stop:
+            judge = encoder
+            if self._stop_name() != self.encoder:
+                judge = self._make_encoder(schema, self._stop_name(), None, workspace).to(device)
+            stopping = PerceptualFeatures(
+                judge, moments=self.moments, second_weight=self.second_weight, balance=self.balance
+            )
+
+        released: list[_Part] = []
+        for (label, (counted, factor)), phi in zip(
+            outline.items(), [*parts, *([stopping] if stopping else [])], strict=True
+        ):
+            classes = schema.n_classes if counted.labelled else 0
+            embedding = MeanEmbedding.release(
+                data, CountedByClass(phi, classes), noise_multiplier * factor, label=label
+            )
+            workspace.log({"event": "release", "label": label})
+            released.append(_Part(phi, embedding, pooled=label == _SHARED))
+        judged = released.pop() if self.stop else None
+
+        seed = self.seed if self.training_seed is None else self.training_seed
+        generator = self._network(schema, seed).to(device)
+        matching = _Matching(
+            generator,
+            encoder,
+            released,
+            judged,
+            batch=self.batch,
+            steps=self.steps,
+            average_rate=self.average_rate if self.loss == "moving-average" else None,
+        ).to(device)
+        train(
+            matching,
+            matching.step_loss,
+            Training(
+                steps=self.steps,
+                learning_rate=self.learning_rate,
+                rounds=20,
+                decay=0.86,
+                seed=seed,
+                checkpoint=workspace.checkpoint,
+                log=workspace.log,
+                progress=workspace.progress,
+            ),
+        )
+        matching.finish()
+        self.loss_ = matching.final(torch.Generator().manual_seed(_FINAL_SEED), _FINAL_RECORDS)
+        workspace.log({"event": "matched", "training_seed": seed, "loss": self.loss_})
+        self.shares_ = released[0].embedding.shares
+        self.generator_ = generator.to("cpu").eval()
+
+    @property
+    def _public_basis(self) -> bool:
+        return self.projection is not None and self.basis == "public"
+
+    def _make_encoder(
+        self, schema: Schema, name: str, taps: tuple[str, ...] | None, workspace: Workspace
+    ) -> Encoder:
+        # The seam for a private encoder (thesis, app. F): a network trained by DP-SGD on the same rows would be made here, its
+        # charge first in the plan, and everything below would stay as it is.
+        own = name == self.encoder
+        return make_encoder(
+            name,
+            schema.shape,
+            layers=taps,
+            size=self.size if own else None,
+            pool=self.pool if own else None,
+            progress=workspace.progress,
+        )
+
+    def _feature_map(
+        self, encoder: Encoder, taps: tuple[str, ...], public: Dataset | None
+    ) -> PerceptualFeatures:
+        settings: dict[str, Any] = {
+            "taps": taps,
+            "moments": self.moments,
+            "second_weight": self.second_weight,
+            "balance": self.balance,
+        }
+        phi = PerceptualFeatures(encoder, **settings)
+        device = phi.device
+        if public is not None and (self.centre or self._public_basis):
+            most = max(_PUBLIC_RECORDS, 2 * (self.projection or 0) if self._public_basis else 0)
+            rows = public_rows(phi, public, most)
+            if self.centre:
+                centre, radius = public_centre(rows)
+                settings |= {"centre": centre, "radius": self.radius or radius}
+                rows = rows - centre
+            if self._public_basis:
+                settings["basis"] = public_basis(rows, self.projection or 1)
+        if self.projection is not None and not self._public_basis:
+            settings["basis"] = random_basis(phi.full, self.projection, self.seed)
+        return PerceptualFeatures(encoder, **settings).to(device)
+
+    def _network(self, schema: Schema, seed: int = 0) -> nn.Module:
+        latent = self._latent(schema)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            small = max(schema.shape[1:]) <= 28
+            if self.network == "conv" or (self.network == "auto" and small):
+                return ConvGenerator(schema.shape, schema.n_classes, latent, self.hidden)
+            return ResNetGenerator(schema.shape, schema.n_classes, latent, self.width)
+
+    def _latent(self, schema: Schema) -> int:
+        return 90 if self.latent is None else self.latent
+
+    def _check(self, schema: Schema) -> None:
+        for name in ("latent", "hidden", "width", "steps", "batch", "size", "pool", "projection"):
+            value: Any = getattr(self, name)
+            if value is None and name in ("size", "pool", "projection"):
+                continue
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise self._bad(name, "a whole number of at least 1")
+        if self.moments not in (1, 2):
+            raise self._bad("moments", "1 or 2")
+        for name in ("learning_rate", "average_rate", "second_weight"):
+            if not (getattr(self, name) > 0 and math.isfinite(getattr(self, name))):
+                raise self._bad(name, "positive")
+        if self.radius is not None and not self.radius > 0:
+            raise self._bad("radius", "positive, or auto")
+        if self.radius is not None and not self.centre:
+            raise BadInput("mepf's radius goes with centre=true; set that or leave radius out.")
+        if not 0 <= self.grain <= 1:
+            raise self._bad("grain", "between 0 and 1")
+        if not 0 < self.shared_budget < 1:
+            raise self._bad("shared_budget", "between 0 and 1")
+        for name, known in (
+            ("network", ("auto", "conv", "resnet")),
+            ("loss", ("mmd", "moving-average")),
+            ("basis", ("random", "public")),
+            ("device", ("cpu", "cuda", "auto")),
+        ):
+            if getattr(self, name) not in known:
+                raise self._bad(name, f"one of {', '.join(known)}")
+        if self.encoder == "private":
+            raise BadInput(
+                "mepf cannot train an encoder on private data yet; take encoder=scattering, which needs no public data."
+            )
+        if self.stop_encoder is not None and not self.stop:
+            raise BadInput("mepf's stop_encoder goes with stop=true; set that or leave it out.")
+        shared, classed = _names(self.shared), _names(self.taps)
+        if shared is not None:
+            known_taps = self._widths(schema, self.encoder, self._all_taps())
+            if any(tap not in known_taps for tap in shared) or set(shared) & set(classed or ()):
+                raise self._bad(
+                    "shared",
+                    f"layers of the encoder ({', '.join(known_taps)}) that taps leaves out",
+                )
+            if set(shared) == set(known_taps):
+                raise self._bad("shared", "some of the layers; one at least must be filed by class")
+
+
+def _names(text: str | None) -> tuple[str, ...] | None:
+    if text is None:
+        return None
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+@lru_cache(maxsize=64)
+def _widths(
+    encoder: str,
+    shape: tuple[int, ...],
+    taps: tuple[str, ...] | None,
+    size: int | None,
+    pool: int | None,
+) -> dict[str, tuple[int, bool]]:
+    """Each layer's width and whether it is never negative: public facts of the network, found without its weights."""
+    made = make_encoder(encoder, shape, layers=taps, size=size, pool=pool, weights=False)
+    return {
+        tap: (width, made.non_negative) for tap, width in zip(made.taps, made.widths, strict=True)
+    }
+
+
+def _device(name: str) -> torch.device:
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    if name == "cuda" and not torch.cuda.is_available():
+        raise BadInput("mepf's device=cuda needs a GPU that torch can use; take device=auto.")
+    return torch.device(name)
+
+
+@dataclass(frozen=True)
+class _Part:
+    """One released embedding and the map it was made with; `pooled`: over all classes."""
+
+    phi: PerceptualFeatures
+    embedding: MeanEmbedding
+    pooled: bool = False
+
+
+class _Matching(nn.Module):
+    """Step 3's loss and step 4's choice. A module, so that its state is in the checkpoints of the training loop."""
+
+    shares: Tensor
+    emphasis: Tensor
+    labels: Tensor
+    best_score: Tensor
+    judge: Tensor
+
+    def __init__(
+        self,
+        generator: nn.Module,
+        encoder: Encoder,
+        parts: list[_Part],
+        judged: _Part | None,
+        *,
+        batch: int,
+        steps: int,
+        average_rate: float | None,
+    ) -> None:
+        super().__init__()
+        self.generator = generator
+        self._encoder = (encoder,)  # in a tuple: frozen weights do not belong into checkpoints
+        self.parts, self.judged = parts, judged
+        self.average_rate = average_rate
+        self.checks = {steps * k // _STOP_CHECKS for k in range(_STOP_CHECKS // 5, _STOP_CHECKS)}
+        embedding = parts[0].embedding
+        self.classes = len(embedding.shares)
+        self.per_class = max(2, batch // self.classes)
+        self.register_buffer("shares", embedding.shares, persistent=False)
+        self.register_buffer("emphasis", embedding.emphasis, persistent=False)
+        self.register_buffer("labels", self._labels(self.per_class), persistent=False)
+        for index, part in enumerate(parts):
+            mean = part.embedding.mean
+            self.register_buffer(f"target{index}", mean, persistent=False)
+            if average_rate is not None:
+                for name in ("average", "first", "second"):
+                    self.register_buffer(f"{name}{index}", torch.zeros_like(mean))
+        if judged is not None:
+            self.register_buffer("judge", judged.embedding.mean, persistent=False)
+            self.register_buffer("best_score", torch.tensor(math.inf))
+            for index, value in enumerate(generator.state_dict().values()):
+                self.register_buffer(f"best{index}", value.clone())
+
+    def _labels(self, per_class: int) -> Tensor:
+        return torch.arange(self.classes).repeat_interleave(per_class)
+
+    def step_loss(self, step: int, generator: torch.Generator) -> Tensor:
+        if self.judged is not None and step in self.checks:
+            self._keep_if_better()
+        # One pass of the encoder serves all maps.
+        raw = self._encoder[0](self.generator(self.labels, generator))
+        total = self.shares.new_zeros(())
+        for index, part in enumerate(self.parts):
+            rows, target = part.phi.of_taps(raw), getattr(self, f"target{index}")
+            if self.average_rate is None:
+                total = total + self._distance(rows, self.per_class, part, target)
+            else:
+                total = total + self._against_average(rows, part, target, index, step)
+        return total
+
+    def _distance(self, rows: Tensor, per_class: int, part: _Part, target: Tensor) -> Tensor:
+        """An unbiased estimate of ‖μ̃ − E φ(G)‖², less the noise's own energy; `rows` are sorted by class in equal numbers.
+
+        As in `MeanEmbedding.mmd2`, the products of a generated record with itself are left out.
+        """
+        sums, norm2 = by_class(rows, self.classes)  # (classes, dim), (classes,)
+        pairs = (sums.square().sum(dim=1) - per_class * norm2) / (per_class * (per_class - 1))
+        noise = target.shape[1] * part.embedding.noise_std**2
+        if not part.pooled:
+            cross = self.shares * (sums * target).sum(dim=1) / per_class
+            terms = self.shares.square() * pairs - 2 * cross
+            terms = terms + target.square().sum(dim=1) - noise
+            return (self.emphasis * terms).sum()
+        # Pooled: ‖Σ_c π_c m_c‖², where only products within a class can be of a record with itself.
+        means = sums / per_class
+        pooled = (self.shares[:, None] * means).sum(dim=0)
+        within = self.shares.square() * (means.square().sum(dim=1) - pairs)
+        cross = (pooled * target[0]).sum()
+        return pooled.square().sum() - within.sum() - 2 * cross + target.square().sum() - noise
+
+    def _against_average(
+        self, rows: Tensor, part: _Part, target: Tensor, index: int, step: int
+    ) -> Tensor:
+        """The loss of dos Santos et al. (2019): a free vector follows the difference of means by Adam."""
+        sums, _ = by_class(rows, self.classes)
+        means = self.shares[:, None] * sums / self.per_class
+        # In units of a typical entry, so that one learning rate serves all numbers of features and classes.
+        unit = self.classes * math.sqrt(rows.shape[1])
+        if part.pooled:
+            means, unit = means.sum(dim=0, keepdim=True), math.sqrt(rows.shape[1])
+        gap = (target - means) * unit
+        average, first, second = (
+            getattr(self, f"{name}{index}") for name in ("average", "first", "second")
+        )
+        with torch.no_grad():
+            slope = average - gap
+            first.lerp_(slope, 1 - _BETA1)
+            second.mul_(_BETA2).addcmul_(slope, slope, value=1 - _BETA2)
+            ahead = first / (1 - _BETA1 ** (step + 1))
+            spread = (second / (1 - _BETA2 ** (step + 1))).sqrt_().add_(_EPSILON)
+            average.addcdiv_(ahead, spread, value=-float(self.average_rate or 0.0))
+        weights = 1.0 if part.pooled else self.emphasis[:, None]
+        return 2 * (weights * average * gap).sum() / unit**2
+
+    # -- after and during training: judging -------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def _judgement(
+        self, part: _Part, target: Tensor, generator: torch.Generator, records: int
+    ) -> float:
+        per_class = max(2, records // self.classes)
+        labels = self._labels(per_class).to(self.shares.device)
+        training = self.generator.training
+        self.generator.eval()
+        rows = torch.cat(
+            [part.phi.of(self.generator(some, generator)) for some in labels.split(100)]
+        )
+        self.generator.train(training)
+        return float(self._distance(rows, per_class, part, target))
+
+    def _keep_if_better(self) -> None:
+        assert self.judged is not None
+        random = torch.Generator().manual_seed(_FINAL_SEED)
+        score = self._judgement(self.judged, self.judge, random, _STOP_RECORDS)
+        if score < float(self.best_score):
+            self.best_score.fill_(score)
+            for index, value in enumerate(self.generator.state_dict().values()):
+                getattr(self, f"best{index}").copy_(value)
+
+    def finish(self) -> None:
+        """Leave the generator that the second release prefers, if there is one."""
+        if self.judged is not None:
+            self._keep_if_better()
+            names = self.generator.state_dict().keys()
+            self.generator.load_state_dict(
+                {n: getattr(self, f"best{i}") for i, n in enumerate(names)}
+            )
+
+    def final(self, generator: torch.Generator, records: int) -> float:
+        """The matching loss on more records, to choose among generators by."""
+        return sum(
+            self._judgement(part, getattr(self, f"target{index}"), generator, records)
+            for index, part in enumerate(self.parts)
+        )

@@ -1,0 +1,31 @@
+"""Opening a PUBLIC data set beside a private one: in the private set's shape, where a folder lets itself be resized.
+
+Public data may be read freely; the private set gives its schema only, which is public too.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from sfumato.data import Dataset, Schema, find_named, load
+from sfumato.errors import BadInput
+from sfumato.progress import Progress
+
+
+def load_public(spec: str | Path, like: Schema, progress: Progress | None = None) -> Dataset:
+    """The public set `spec`, a name or a path, for a private one with the schema `like`.
+
+    A folder of pictures is read in the size and channels of `like`; a table without a schema of its own and labels without
+    names take those of `like`. Whether the shapes agree is for the method to check.
+    """
+    path = Path(spec)
+    if find_named(str(spec)) is not None:
+        return load(str(spec), progress=progress)
+    if like.kind == "images" and path.is_dir():
+        return load(path, image_size=like.shape[1], channels=like.shape[0])
+    try:
+        return load(str(spec))
+    except BadInput:
+        if not path.is_file():
+            raise
+    return load(path, schema=like) if like.kind == "table" else load(path, classes=like.classes)

@@ -1,0 +1,72 @@
+"""Numbers as the report words them. Bounds are rounded up: a promise must not be shown stronger than it is."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+
+def number(value: float) -> str:
+    """Four digits, without a needless exponent."""
+    value = float(value)
+    if value and (abs(value) < 1e-3 or abs(value) >= 1e6):
+        return power(value)
+    return f"{value:,.4g}" if abs(value) < 1e4 else f"{value:,.0f}"
+
+
+def bound(value: float, digits: int = 4) -> str:
+    """Like `number`, but rounded up."""
+    value = float(value)
+    if value <= 0:
+        return number(value)
+    unit = 10.0 ** (math.floor(math.log10(value)) - digits + 1)
+    return number(math.ceil(value / unit - 1e-9) * unit)
+
+
+def power(value: float) -> str:
+    """1e-5 as 10⁻⁵, 2.5e-6 as 2.5·10⁻⁶."""
+    value = float(value)
+    if not value or 1e-3 <= abs(value) < 1e6:
+        return f"{value:.4g}"
+    mantissa, exponent = f"{value:.2e}".split("e")
+    high = str(int(exponent)).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
+    shown = f"{float(mantissa):g}"
+    return f"10{high}" if shown == "1" else f"{shown}·10{high}"
+
+
+def factor(epsilon: float) -> str:
+    if epsilon > 600:
+        return "an astronomical number"
+    return bound(math.exp(epsilon), digits=3)
+
+
+def guess_share(epsilon: float, delta: float) -> float:
+    """The best chance to tell two equally likely neighbouring data sets apart: (e^ε + δ)/(e^ε + 1) (Kairouz et al. 2015)."""
+    return (1.0 + delta * math.exp(-epsilon)) / (1.0 + math.exp(-epsilon))
+
+
+def guess(epsilon: float, delta: float) -> str:
+    """Rounded up: a bound must not be shown smaller than it is."""
+    percent = 100 * guess_share(epsilon, delta)
+    digits = 1 if percent < 99.9 else 3
+    shown = math.ceil(percent * 10**digits - 1e-9) / 10**digits
+    return "100 %" if shown >= 100 else f"{shown:.{digits}f} %"
+
+
+def duration(seconds: float | None) -> str:
+    if seconds is None:
+        return ""
+    if seconds < 90:
+        return f"{seconds:.0f} s" if seconds >= 1 else "less than a second"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def plain(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, float):
+        return repr(value)
+    if isinstance(value, (list, tuple)):
+        return ",".join(plain(v) for v in value)
+    return str(value)

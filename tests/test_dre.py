@@ -1,0 +1,109 @@
+"""DP-DRE: the ratio finds the private part of the public data, and weights are what they say."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from sfumato.data import Dataset
+from sfumato.errors import BadInput
+from sfumato.methods import Dre
+from sfumato.methods.counting import LABEL, ClassCounts, with_counts
+from sfumato.privacy import Budget, Charge, Neighbours, epsilon_of
+
+BUDGET = Budget(epsilon=3.0, delta=1e-4)
+SMALL = {"codec": "dct:16", "steps": 120, "rate": 0.2, "public_batch": 200, "width": 4}
+
+
+def pictures(kinds: np.ndarray, seed: int, name: str, *, labelled: bool) -> Dataset:
+    """Eight-pixel pictures of three kinds: bright left, bright right, bright middle; with noise."""
+    rng = np.random.default_rng(seed)
+    pixels = rng.normal(60, 20, (len(kinds), 1, 8, 8))
+    for kind, columns in enumerate((slice(0, 3), slice(5, 8), slice(3, 5))):
+        pixels[kinds == kind, :, :, columns] += 120
+    images = pixels.clip(0, 255).astype(np.uint8)
+    return Dataset.from_arrays(
+        images, kinds if labelled else None, classes=3 if labelled else None, name=name
+    )
+
+
+def public(labelled: bool = True) -> Dataset:
+    return pictures(np.arange(900) % 3, 1, "public", labelled=labelled)
+
+
+def bright(images: np.ndarray) -> np.ndarray:
+    """Which kind each picture is."""
+    x = images[:, 0].astype(float)
+    parts = [x[:, :, 0:3].mean((1, 2)), x[:, :, 5:8].mean((1, 2)), x[:, :, 3:5].mean((1, 2))]
+    return np.argmax(parts, axis=0)
+
+
+def test_the_weight_falls_on_the_public_records_like_the_private_ones():
+    private = pictures(np.repeat([0, 2], 500), 2, "private", labelled=False)
+    fitted = Dre(**SMALL).fit(private, BUDGET, public=public())
+    told = next(r for r in fitted.log_ if r["event"] == "weights")["of public classes"]
+    assert told[0] + told[2] > 0.95
+    assert sum(told) == pytest.approx(1, abs=1e-3)
+    kinds = np.bincount(bright(fitted.sample(600).images), minlength=3) / 600
+    assert kinds[1] < 0.06
+    assert abs(kinds[0] - kinds[2]) < 0.25
+
+
+def test_with_labels_each_class_has_a_ratio_of_its_own_and_public_labels_are_not_needed():
+    # The private classes are the other way round than the public ones.
+    kinds = np.arange(1200) % 3
+    plain = pictures(kinds, 2, "private", labelled=True)
+    private = Dataset.from_arrays(plain.images, 2 - kinds, classes=3, name="private")
+    sample = Dre(**SMALL).fit(private, BUDGET, public=public(labelled=False)).sample(600)
+    assert np.mean(bright(sample.images) == 2 - sample.labels) > 0.9
+
+
+def test_weights_are_probabilities_and_sharpness_makes_them_surer():
+    private = pictures(np.zeros(500, dtype=int), 2, "private", labelled=False)
+    fitted = Dre(**SMALL).fit(private, BUDGET, public=public())
+    plain = fitted.public_weights()
+    assert torch.allclose(plain.sum(dim=1), torch.ones(1, dtype=torch.float64))
+    assert bool((plain >= 0).all())
+    fitted.sharpness = 2.0
+    assert float(fitted.public_weights().square().sum()) > float(plain.square().sum())
+
+
+def test_without_information_all_public_records_weigh_nearly_the_same():
+    private = pictures(np.zeros(50, dtype=int), 2, "private", labelled=False)
+    tiny = Dre(**{**SMALL, "steps": 3, "learning_rate": 1e-4}).fit(private, BUDGET, public=public())
+    weights = tiny.public_weights() * len(public())
+    assert torch.allclose(weights, torch.ones_like(weights), atol=0.05)
+
+
+def test_it_asks_for_public_data():
+    private = pictures(np.zeros(50, dtype=int), 2, "private", labelled=False)
+    with pytest.raises(BadInput, match="public"):
+        Dre(**SMALL).fit(private, BUDGET)
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [{"width": 0}, {"rate": 0.0}, {"rate": 1.5}, {"clip": -1.0}, {"steps": 2.5}, {"grain": 2.0}],
+)
+def test_senseless_settings_are_refused_before_anything_is_read(bad):
+    with pytest.raises(BadInput, match=next(iter(bad))):
+        Dre(**{**SMALL, **bad}).plan(public().schema, 1.0)
+
+
+@pytest.mark.parametrize("neighbours", list(Neighbours))
+@pytest.mark.parametrize(("rate", "steps"), [(0.01, 1000), (0.2, 100), (1.0, 20)])
+def test_counts_cost_a_few_per_cent_and_no_more(neighbours, rate, steps):
+    charge = Charge(label="steps", bound=1.0, noise_multiplier=3.0, rate=rate, steps=steps)
+    plan = with_counts(public().schema, charge)
+    assert [c.label for c in plan] == [LABEL, "steps"]
+    alone, both = (epsilon_of(p, 1e-5, neighbours) for p in ((charge,), plan))
+    assert alone < both < 1.05 * alone
+
+
+def test_counts_count():
+    data = pictures(np.repeat([0, 2], [5, 3]), 2, "private", labelled=True)
+    phi = ClassCounts(data.schema)
+    batch = data.take(np.arange(8))
+    assert phi(batch).tolist() == [[1.0]] * 8
+    assert phi.segment_of(batch).tolist() == [0] * 5 + [2] * 3

@@ -1,0 +1,172 @@
+"""The adversarial methods: networks that treat records one by one, steps that learn, resumption, bad settings."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from sfumato.data import Dataset, Schema
+from sfumato.errors import BadInput
+from sfumato.generators.gan import (
+    ImageCritic,
+    ImageGenerator,
+    VectorCritic,
+    VectorGenerator,
+    move_average,
+)
+from sfumato.methods import Gan, GanFt, GanMi, Synthesizer
+from sfumato.methods.gan import _labelled, _taken_for_generated
+from sfumato.privacy import Budget, GradientSum
+
+SHAPES = [(1, 28, 28), (3, 32, 32), (1, 8, 8), (3, 10, 6), (3, 64, 64), (1, 128, 128), (1, 17, 33)]
+TINY = {"rate": 0.5, "steps": 8, "batch": 12, "latent": 4, "width": 4}
+
+
+def pictures(value: int, n: int = 80, *, seed: int = 0, labelled: bool = True) -> Dataset:
+    rng = np.random.default_rng(seed)
+    images = rng.normal(value, 10, (n, 1, 8, 8)).clip(0, 255).astype(np.uint8)
+    labels = np.arange(n) % 2 if labelled else None
+    return Dataset.from_arrays(images, labels, classes=2 if labelled else None, name=f"v{value}")
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("classes", [0, 3])
+def test_networks_make_and_judge_images_of_any_size(shape, classes):
+    random = torch.Generator().manual_seed(0)
+    labels = torch.arange(4) % max(1, classes)
+    images = ImageGenerator(shape, classes, latent=5, width=4)(labels, random)
+    assert images.shape == (4, *shape)
+    assert bool((images >= 0).all() and (images <= 1).all())
+    assert ImageCritic(shape, classes, width=4)(images, labels).shape == (4,)
+
+
+@pytest.mark.parametrize("classes", [0, 3])
+def test_critics_pass_the_walls_trial_and_take_the_fast_way(classes):
+    names = tuple("abc"[:classes])
+    schema = Schema(kind="images", shape=(1, 28, 28), classes=names)
+    critic = ImageCritic((1, 28, 28), classes, width=8)
+    gradients = GradientSum(critic, _taken_for_generated, bound=1.0, inputs=_labelled)
+    gradients.check(schema)
+    assert gradients._fast
+
+
+def test_labels_matter_to_generator_and_critic():
+    torch.manual_seed(0)
+    ones, zeros = torch.ones(3, dtype=torch.int64), torch.zeros(3, dtype=torch.int64)
+    generator, critic = ImageGenerator((1, 8, 8), 2, 4, 4), ImageCritic((1, 8, 8), 2, 4)
+    made = [generator(y, torch.Generator().manual_seed(1)) for y in (ones, zeros)]
+    assert not torch.allclose(*made)
+    assert not torch.allclose(critic(made[0], ones), critic(made[0], zeros))
+    vectors = VectorGenerator(6, 2, 4, 8)(ones, torch.Generator().manual_seed(1))
+    assert vectors.shape == (3, 6)
+    assert VectorCritic(6, 2, 8)(vectors, torch.eye(2)[ones]).shape == (3,)
+
+
+def test_the_moving_average_moves_by_the_rest_of_the_decay():
+    torch.manual_seed(0)
+    first, second = (VectorCritic(2, 0, 3) for _ in range(2))
+    before = [p.detach().clone() for p in first.parameters()]
+    move_average(first, second, 0.75)
+    for kept, old, new in zip(first.parameters(), before, second.parameters(), strict=True):
+        assert torch.allclose(kept, 0.75 * old + 0.25 * new)
+
+
+def mean(method, budget=None, **more) -> float:
+    fitted = method.fit(pictures(200), budget or Budget(epsilon=200.0, delta=1e-4), **more)
+    return float(fitted.sample(60).images.mean())
+
+
+@pytest.mark.parametrize("labelled", [True, False])
+def test_with_a_generous_budget_samples_become_as_bright_as_the_records(labelled):
+    settings = {**TINY, "steps": 90, "critic_steps": 1, "batch": 32, "decay": 0.8}
+    method = Gan(**settings, learning_rate=0.01, critic_rate=0.01)
+    data = pictures(200, labelled=labelled)
+    fitted = method.fit(data, Budget(epsilon=500.0, delta=1e-4))
+    start = float(
+        ImageGenerator((1, 8, 8), 2, 4, 4)(
+            torch.zeros(9, dtype=torch.int64), torch.Generator()
+        ).mean()
+    )
+    assert 0.4 < start < 0.6
+    assert fitted.sample(60).images.mean() / 255 > 0.68
+
+
+def test_fine_tuning_begins_from_public_images():
+    settings = {**TINY, "steps": 2, "critic_steps": 1, "decay": 0.0, "batch": 32}
+    method = GanFt(**settings, public_steps=90, learning_rate=0.01, critic_rate=0.01)
+    assert mean(method, public=pictures(40, seed=3)) / 255 < 0.4
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_public_labels_are_used_only_if_the_classes_are_the_same(same):
+    public = pictures(40, seed=3, labelled=same)
+    fitted = GanFt(**TINY, public_steps=2).fit(
+        pictures(200), Budget(epsilon=2.0, delta=1e-4), public=public
+    )
+    assert len(fitted.sample(5)) == 5
+
+
+def test_the_penalty_is_that_of_wgan_gp():
+    method = GanMi(codec="dct:16", penalty=3.0)
+    weight = torch.tensor([3.0, 4.0])
+
+    def critic(vectors, one_hot):
+        return vectors @ weight  # slope 5 everywhere
+
+    real, made = torch.tensor([[1.0, 0.0]]), torch.tensor([[0.0, 1.0]])
+    loss = method._critic_loss(critic, real, made, (real + made) / 2, torch.empty(1, 0))
+    assert float(loss) == pytest.approx(4 - 3 + 3 * (5 - 1) ** 2, rel=1e-5)
+
+
+def test_a_latent_network_learns_the_vectors_with_a_generous_budget():
+    settings = {**TINY, "steps": 150, "critic_steps": 3, "width": 16, "batch": 64, "decay": 0.5}
+    method = GanMi(codec="dct:4", **settings, learning_rate=0.01, grain=0.0)
+    assert mean(method, Budget(epsilon=500.0, delta=1e-4)) > 150
+
+
+class Stop(Exception):
+    pass
+
+
+@pytest.mark.parametrize("cls", [Gan, GanFt, GanMi])
+def test_a_torn_fit_goes_on_and_reads_only_what_was_not_answered(cls, tmp_path):
+    class Torn(Dataset):
+        left = 3
+
+        def take(self, indices):
+            if Torn.left == 0:
+                raise Stop
+            Torn.left -= 1
+            return super().take(indices)
+
+    more = {"public": pictures(40, seed=3)} if cls is GanFt else {}
+    settings = {**TINY, "rate": 1.0, **({"codec": "dct:16"} if cls is GanMi else {})}
+    if cls is GanFt:
+        settings["public_steps"] = 2
+    plain = pictures(200)
+    data = Torn(plain._source, plain.schema, plain.name)
+    budget = Budget(epsilon=5.0, delta=1e-4)
+    with pytest.raises(Stop):
+        cls(**settings).fit(data, budget, out=tmp_path / "run", **more)
+    Torn.left = 5
+    fitted = cls(**settings).fit(data, budget, out=tmp_path / "run", resume=True, **more)
+    assert Torn.left == 0
+    again = Synthesizer.load(tmp_path / "run")
+    assert np.array_equal(again.sample(7).images, fitted.sample(7).images)
+    assert not list((tmp_path / "run").rglob("*.journal"))
+
+
+@pytest.mark.parametrize("cls", [Gan, GanFt, GanMi])
+@pytest.mark.parametrize(
+    "bad",
+    [{"steps": 0}, {"rate": 0.0}, {"clip": 0.0}, {"decay": 1.0}, {"width": 1.5}, {"grain": -1.0}],
+)
+def test_senseless_settings_are_refused(cls, bad):
+    with pytest.raises(BadInput, match=next(iter(bad))):
+        cls(**{**TINY, **bad}).plan(pictures(1).schema, 1.0)
+
+
+def test_images_too_small_for_a_critic_are_refused():
+    with pytest.raises(BadInput, match="at least 4"):
+        Gan().plan(Schema(kind="images", shape=(1, 3, 8)), 1.0)

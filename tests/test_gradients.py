@@ -1,0 +1,434 @@
+"""The DP-SGD engine: per-record gradients are those of a loop, and no record moves the sum by more than was paid for."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from sfumato.data import Batch, Dataset, Schema
+from sfumato.errors import BadInput, PlanMismatch
+from sfumato.privacy import Budget, GradientSum, Ledger, PrivateData, enforced_gradient_bound
+from sfumato.privacy.gradients import _product_squares, records
+
+
+class Conditional(nn.Module):
+    """Every kind of layer with a ghost norm, and one layer called twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(1, 6, 3, stride=2, padding=1)
+        self.norm = nn.GroupNorm(2, 6)
+        self.second = nn.Conv2d(6, 4, 3, padding=2, dilation=2, bias=False)
+        self.up = nn.ConvTranspose2d(4, 3, 4, stride=2, padding=1)
+        self.label = nn.Embedding(3, 5)
+        self.flat = nn.LayerNorm(3 * 8 * 8)
+        self.dense = nn.Linear(3 * 8 * 8, 5)
+        self.twice = nn.Linear(5, 5)
+        self.last = nn.Linear(5, 1)
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        x = torch.relu(self.norm(self.first(x)))
+        x = torch.relu(self.up(torch.relu(self.second(x))))
+        x = torch.tanh(self.dense(self.flat(x.flatten(1))))
+        x = torch.tanh(self.twice(torch.tanh(self.twice(x))))
+        return self.last(x + self.label(y)).squeeze(1)
+
+
+class Words(nn.Module):
+    """Positions in the middle: a table of codes through an embedding, a linear layer and a layer norm at each position."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(4, 6, padding_idx=0)
+        self.layers = nn.Sequential(nn.Linear(6, 7), nn.LayerNorm(7), nn.Tanh(), nn.Linear(7, 3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layers(self.embedding((x * 3.999).long())).square().sum(dim=(1, 2))
+
+
+class Tied(nn.Module):
+    """A weight that is used outside a call of its layer: only the slow way sees all of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dense = nn.Linear(64, 64)
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        x = torch.tanh(self.dense(x.flatten(1)))
+        return (x @ self.dense.weight).square().sum(dim=1)
+
+
+def score(network, x: Tensor, y: Tensor) -> Tensor:
+    return nn.functional.softplus(-network(x, y))
+
+
+def two_terms(network, x: Tensor, y: Tensor, fake: Tensor) -> Tensor:
+    """A private record and its generated companion."""
+    return nn.functional.softplus(-network(x, y)) + nn.functional.softplus(network(fake, y))
+
+
+def with_companion(batch: Batch, random: torch.Generator) -> tuple[Tensor, ...]:
+    return *records(batch, random), torch.rand(len(batch), 1, 8, 8, generator=random)
+
+
+def batch_of(n: int, seed: int = 0) -> Batch:
+    source = torch.Generator().manual_seed(seed)
+    return Batch(torch.rand(n, 1, 8, 8, generator=source), torch.arange(n) % 3)
+
+
+IMAGES = Schema(kind="images", shape=(1, 8, 8), classes=("a", "b", "c"))
+
+
+def fresh(kind: type[nn.Module] = Conditional) -> nn.Module:
+    torch.manual_seed(1)
+    return kind()
+
+
+def by_loop(network: nn.Module, loss, tensors: tuple[Tensor, ...], bound: float) -> Tensor:
+    """(n, dim): each record's gradient, clipped in double precision."""
+    rows = []
+    for i in range(len(tensors[0])):
+        network.zero_grad()
+        loss(network, *(t[i : i + 1] for t in tensors)).sum().backward()
+        parts = [
+            torch.zeros_like(p) if p.grad is None else p.grad.clone() for p in network.parameters()
+        ]
+        rows.append(torch.cat([p.flatten() for p in parts]).double())
+    found = torch.stack(rows)
+    return found * (bound / found.norm(dim=1, keepdim=True)).clamp(max=1)
+
+
+@pytest.mark.parametrize("bound", [1e-3, 0.05, 1e3])
+@pytest.mark.parametrize("rows_at_once", [512, 5])
+def test_the_sum_is_that_of_a_loop_over_records(bound, rows_at_once):
+    network, batch = fresh(), batch_of(17)
+    gradients = GradientSum(network, score, bound=bound, rows_at_once=rows_at_once)
+    gradients.check(IMAGES)
+    assert gradients._fast
+    expected = by_loop(network, score, records(batch, torch.Generator()), bound).sum(dim=0)
+    assert torch.allclose(gradients(batch), expected, rtol=2e-3, atol=2e-3 * expected.abs().max())
+
+
+def test_two_data_terms_are_clipped_as_one_gradient():
+    network, batch = fresh(), batch_of(9)
+    gradients = GradientSum(network, two_terms, bound=0.05, inputs=with_companion)
+    gradients.check(IMAGES)
+    assert gradients._fast
+    tensors = with_companion(batch, torch.Generator().manual_seed(3))
+    expected = by_loop(network, two_terms, tensors, 0.05).sum(dim=0)
+    found = gradients._sum(tensors)
+    assert torch.allclose(found, expected, rtol=2e-3, atol=2e-3 * expected.abs().max())
+
+
+def test_positions_inside_a_record_add_up_before_clipping():
+    network = fresh(Words)
+    values = torch.rand(11, 5)
+    gradients = GradientSum(network, lambda net, x: net(x), bound=0.3)
+    assert gradients._fast
+    found = gradients(Batch(values, None))
+    expected = by_loop(network, lambda net, x: net(x), (values,), 0.3).sum(dim=0)
+    assert torch.allclose(found, expected, rtol=2e-3, atol=2e-3 * expected.abs().max())
+
+
+@pytest.mark.parametrize("slow", [nn.InstanceNorm2d(6, affine=True), nn.Conv2d(6, 6, 3, groups=2)])
+def test_other_layers_take_the_slow_way_to_the_same_sum(slow):
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Conv2d(1, 6, 3), slow, nn.Flatten(), nn.LazyLinear(1), nn.Flatten(0))
+    network(torch.zeros(1, 1, 8, 8))
+
+    def loss(net, x, y):
+        return net(x).tanh()
+
+    gradients = GradientSum(network, loss, bound=0.1)
+    gradients.check(IMAGES)
+    assert not gradients._fast
+    batch = batch_of(6)
+    expected = by_loop(network, loss, records(batch, torch.Generator()), 0.1).sum(dim=0)
+    assert torch.allclose(gradients(batch), expected, rtol=1e-3, atol=1e-3 * expected.abs().max())
+
+
+def test_a_gradient_penalty_inside_the_loss_takes_the_slow_way():
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.Tanh(), nn.Linear(8, 1))
+
+    def loss(net, x, y):
+        slope = torch.func.vmap(torch.func.grad(lambda one: net(one[None]).sum()))(x)
+        return (slope.flatten(1).norm(dim=1) - 1).square()
+
+    gradients = GradientSum(network, loss, bound=10.0)
+    gradients.check(IMAGES)
+    assert not gradients._fast
+    batch = batch_of(4)
+    expected = by_loop(network, loss, records(batch, torch.Generator()), 10.0).sum(dim=0)
+    assert torch.allclose(gradients(batch), expected, rtol=1e-3, atol=1e-5)
+
+
+def test_a_weight_used_behind_its_layers_back_is_found_out():
+    network = fresh(Tied)
+    gradients = GradientSum(network, lambda net, x, y: net(x, y), bound=1e3)
+    assert gradients._fast  # by its layers
+    gradients.check(IMAGES)
+    assert not gradients._fast  # by trial
+    batch = batch_of(5)
+    expected = by_loop(network, lambda net, x, y: net(x, y), records(batch, None), 1e3).sum(dim=0)
+    assert torch.allclose(gradients(batch), expected, rtol=1e-3, atol=1e-3 * expected.abs().max())
+
+
+def test_layers_that_write_in_place_change_nothing():
+    torch.manual_seed(0)
+    network = nn.Sequential(
+        nn.Conv2d(1, 4, 3), nn.ReLU(inplace=True), nn.Flatten(), nn.Linear(144, 1), nn.Flatten(0)
+    )
+
+    def loss(net, x, y):
+        return net(x).square()
+
+    batch = batch_of(6)
+    found = GradientSum(network, loss, bound=0.5)(batch)
+    expected = by_loop(network, loss, records(batch, None), 0.5).sum(dim=0)
+    assert torch.allclose(found, expected, rtol=2e-3, atol=2e-3 * expected.abs().max())
+
+
+@pytest.mark.parametrize(
+    "mixing",
+    [nn.BatchNorm2d(1), nn.InstanceNorm2d(1, track_running_stats=True), nn.SyncBatchNorm(1)],
+)
+def test_layers_that_mix_records_are_refused_by_type(mixing):
+    network = nn.Sequential(mixing, nn.Flatten(), nn.Linear(64, 1))
+    with pytest.raises(BadInput, match="mixes records"):
+        GradientSum(network, score, bound=1.0)
+    GradientSum(
+        network.eval(), score, bound=1.0
+    )  # with fixed statistics it treats records one by one
+
+
+class Centred(nn.Module):
+    """Mixes records in a way that no list of types knows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dense = nn.Linear(64, 1)
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        x = x.flatten(1)
+        return self.dense(x - x.mean(dim=0)).squeeze(1)
+
+
+def test_a_network_that_mixes_records_is_refused_by_trial():
+    with pytest.raises(BadInput, match="depends on another record"):
+        GradientSum(fresh(Centred), score, bound=1.0).check(IMAGES)
+
+
+def test_inputs_that_mix_records_are_refused_by_trial():
+    def standardised(batch: Batch, random: torch.Generator) -> tuple[Tensor, ...]:
+        x, y = records(batch, random)
+        return x / x.max(), y
+
+    with pytest.raises(BadInput, match="another's row"):
+        GradientSum(fresh(), score, bound=1.0, inputs=standardised).check(IMAGES)
+
+
+@pytest.mark.parametrize("loss", [lambda n, x, y: n(x, y).mean(), lambda n, x, y: n(x, y)[:, None]])
+def test_a_loss_that_is_not_one_number_per_record_is_refused(loss):
+    with pytest.raises(BadInput, match="one number per record"):
+        GradientSum(fresh(), loss, bound=1.0).check(IMAGES)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_a_record_that_is_not_finite_counts_for_nothing(bad):
+    batch = batch_of(6)
+    batch.values[2, 0, 3, 3] = bad
+    gradients = GradientSum(fresh(), score, bound=0.05, inputs=lambda b, r: (b.values, b.labels))
+    rest = [i for i in range(6) if i != 2]
+    others = Batch(batch.values[rest], batch.labels[rest])
+    assert torch.allclose(gradients(batch), gradients(others), atol=1e-6)
+
+
+def test_a_record_of_no_known_class_counts_for_nothing():
+    batch = batch_of(6)
+    batch.labels[4] = -1
+    gradients = GradientSum(fresh(), score, bound=0.05)
+    rest = [0, 1, 2, 3, 5]
+    others = Batch(batch.values[rest], batch.labels[rest])
+    assert torch.allclose(gradients(batch), gradients(others), atol=1e-6)
+
+
+def test_a_gradient_that_overflows_counts_for_nothing_and_spoils_nothing():
+    network = nn.Sequential(
+        nn.Flatten(), nn.Linear(64, 3), nn.ReLU(), nn.Linear(3, 1), nn.Flatten(0)
+    )
+
+    def loss(net, x, y):
+        return net(x * 1e15).square()
+
+    batch = batch_of(5)
+    batch.values[1:] *= 1e-15
+    found = GradientSum(network, loss, bound=1.0)(batch)
+    others = Batch(batch.values[1:], batch.labels[1:])
+    assert bool(torch.isfinite(found).all())
+    assert torch.allclose(found, GradientSum(network, loss, bound=1.0)(others), atol=1e-6)
+
+
+@given(
+    scale=st.sampled_from([1e-12, 1e-3, 1.0, 1e4, 1e9, 1e15]),
+    bound=st.sampled_from([1e-6, 1e-2, 1.0, 1e3]),
+    seed=st.integers(0, 10_000),
+    sign=st.booleans(),
+)
+@settings(max_examples=60, deadline=None)
+def test_one_record_never_contributes_more_than_the_bound(scale, bound, seed, sign):
+    torch.manual_seed(seed)
+    network = Conditional()
+    values = torch.randn(2, 1, 8, 8) * scale
+    if sign:  # sums that nearly cancel are where rounding is worst
+        values = values - values.mean() + scale * 1e3
+    gradients = GradientSum(
+        network,
+        lambda net, x, y: net(x, y) * scale,
+        bound=bound,
+        inputs=lambda b, r: (b.values, b.labels),
+    )
+    for i in range(2):
+        one = gradients(Batch(values[i : i + 1], torch.tensor([i])))
+        assert float(one.norm()) <= gradients.enforced
+
+
+@given(seed=st.integers(0, 10_000), positions=st.sampled_from([1, 2, 9, 64]))
+@settings(max_examples=60, deadline=None)
+def test_ghost_norms_are_never_too_small_even_where_products_cancel(seed, positions):
+    source = torch.Generator().manual_seed(seed)
+    left = torch.randn(4, 12, positions, generator=source)
+    right = torch.randn(4, 7, positions, generator=source)
+    if positions > 1:  # pairs of positions that cancel but for the last digits
+        half = positions // 2
+        left[..., :half] = left[..., half : 2 * half]
+        right[..., :half] = -right[..., half : 2 * half] * (1 + 1e-6)
+    true = torch.bmm(right.double(), left.double().mT).flatten(1).norm(dim=1)
+    found = _product_squares(left, right).double().sqrt()
+    assert bool((found >= true * (1 - 1e-7)).all())
+    assert bool(
+        (found[: 4 if positions == 1 else 0] <= true[: 4 if positions == 1 else 0] * 1.001).all()
+    )
+
+
+def test_removing_a_record_moves_the_sum_by_no_more_than_the_enforced_bound():
+    network, bound = (
+        fresh(),
+        1e-3,
+    )  # every record is clipped, so each one's share is the whole bound
+    batch = batch_of(300)
+    gradients = GradientSum(network, lambda n, x, y: 50 * score(n, x, y), bound=bound)
+    whole = gradients(batch)
+    for left_out in (0, 31, 32, 150, 299):
+        rest = [i for i in range(300) if i != left_out]
+        moved = float((whole - gradients(Batch(batch.values[rest], batch.labels[rest]))).norm())
+        assert moved <= gradients.enforced
+        assert moved > 0.98 * bound  # and clipping gives nothing away
+
+
+def test_the_enforced_bound_is_a_thousandth_above():
+    assert 1 < enforced_gradient_bound(2.0) / 2.0 < 1.002
+
+
+@pytest.mark.parametrize("bound", [0.0, -1.0, math.nan, math.inf, 1e-9])
+def test_a_senseless_bound_is_refused(bound):
+    with pytest.raises(BadInput, match="bound"):
+        GradientSum(fresh(), score, bound=bound)
+
+
+def test_frozen_parameters_have_no_part_in_the_gradient():
+    network = nn.Sequential(
+        nn.Flatten(), nn.Linear(64, 4), nn.Tanh(), nn.Linear(4, 1), nn.Flatten(0)
+    )
+    network[1].requires_grad_(False)
+    gradients = GradientSum(network, lambda n, x, y: n(x), bound=1.0)
+    assert gradients.dim == 5
+    gradients.assign(torch.arange(5.0))
+    assert network[1].weight.grad is None
+    assert network[3].bias.grad.tolist() == [4.0]
+    gradients.check(IMAGES)
+    with pytest.raises(BadInput, match="no parameter"):
+        GradientSum(network.requires_grad_(False), score, bound=1.0)
+
+
+# -- through the wall ----------------------------------------------------------------------------------------------------
+
+
+def private(n: int = 60, **more) -> PrivateData:
+    images = np.random.default_rng(0).integers(0, 256, (n, 1, 8, 8), dtype=np.uint8)
+    data = Dataset.from_arrays(images, np.arange(n) % 3, classes=3)
+    return PrivateData(data, Ledger(Budget(epsilon=500.0, delta=1e-5)), **more)
+
+
+def silent(shape, std):
+    return np.zeros(shape)
+
+
+def test_a_step_gives_the_sum_over_its_sample_and_only_once():
+    gradients = GradientSum(fresh(), score, bound=0.01)
+    steps = private(fast_sampler=silent).poisson_steps(
+        1.0, 2, 1.0, bound=gradients.enforced, label="steps"
+    )
+    step = next(steps)
+    images = np.random.default_rng(0).integers(0, 256, (60, 1, 8, 8), dtype=np.uint8)
+    everything = Batch(torch.from_numpy(images), torch.arange(60) % 3)
+    assert torch.allclose(step.noisy_gradient(gradients).double(), gradients(everything), atol=1e-5)
+    with pytest.raises(PlanMismatch, match="used already"):
+        step.noisy_gradient(gradients)
+    with pytest.raises(PlanMismatch, match="paid for"):
+        next(steps).noisy_gradient(GradientSum(fresh(), score, bound=0.02))
+
+
+def test_the_noise_on_a_gradient_has_the_promised_scale():
+    gradients = GradientSum(nn.Sequential(nn.Flatten(), nn.Linear(64, 200)), _zero, bound=2.0)
+    steps = private().poisson_steps(0.1, 3, 1.5, bound=gradients.enforced, label="steps")
+    for step in steps:
+        found = step.noisy_gradient(gradients)
+        assert float(found.std()) == pytest.approx(1.5 * gradients.enforced, rel=0.04)
+
+
+def _zero(network, x, y):
+    return network(x).sum(dim=1) * 0
+
+
+def test_an_empty_sample_is_noise_and_not_an_error():
+    gradients = GradientSum(fresh(), score, bound=1.0)
+    steps = private(2).poisson_steps(1e-9, 3, 1.0, bound=gradients.enforced, label="steps")
+    assert all(float(step.noisy_gradient(gradients).std()) > 0.9 for step in steps)
+
+
+def test_a_mixing_network_is_refused_before_a_row_is_read():
+    class Unread(Dataset):
+        def take(self, indices):
+            raise AssertionError("a row was read")
+
+    images = np.zeros((4, 1, 8, 8), dtype=np.uint8)
+    plain = Dataset.from_arrays(images, np.arange(4) % 3, classes=3)
+    data = PrivateData(
+        Unread(plain._source, plain.schema, "unread"), Ledger(Budget(epsilon=50.0, delta=1e-5))
+    )
+    gradients = GradientSum(fresh(Centred), score, bound=1.0)
+    step = next(data.poisson_steps(1.0, 1, 1.0, bound=gradients.enforced, label="steps"))
+    with pytest.raises(BadInput, match="depends on another record"):
+        step.noisy_gradient(gradients)
+
+
+def test_companions_are_drawn_from_a_generator_that_nobody_keeps():
+    seen: list[torch.Generator] = []
+
+    def watched(batch: Batch, random: torch.Generator) -> tuple[Tensor, ...]:
+        seen.append(random)
+        return with_companion(batch, random)
+
+    gradients = GradientSum(fresh(), two_terms, bound=1.0, inputs=watched)
+    state = torch.random.get_rng_state()
+    first, second = gradients(batch_of(4)), gradients(batch_of(4))
+    assert not torch.equal(first, second)  # fresh companions
+    assert torch.equal(torch.random.get_rng_state(), state)  # and not from the lasting generator
+    assert seen[0].initial_seed() != seen[1].initial_seed()

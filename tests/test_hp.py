@@ -1,0 +1,180 @@
+"""DP-HP whole: what is charged, how rounds are drawn, tables, and that it learns."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from sfumato.data import Column, Dataset, Schema
+from sfumato.embedding import MeanEmbedding
+from sfumato.errors import BadInput
+from sfumato.features.hermite import Hermite, SumKernel
+from sfumato.features.tabular import Block, encoding_of
+from sfumato.methods import Hp
+from sfumato.methods.hp import _Matching
+from sfumato.privacy import Budget, Neighbours, enforced_bound, epsilon_of
+
+BUDGET = Budget(epsilon=5.0, delta=1e-4)
+TINY = {"order": 6, "product_order": 3, "rounds": 3, "steps": 15, "batch": 20, "hidden": 16}
+IMAGES = Schema(kind="images", shape=(1, 8, 8), classes=("0", "1", "2"))
+POINTS = Schema(
+    kind="table",
+    columns=(
+        Column(name="x", kind="numerical", low=-1, high=5),
+        Column(name="y", kind="numerical", low=-1, high=5),
+        Column(name="colour", kind="categorical", categories=("red", "green", "blue")),
+        Column(name="size", kind="categorical", categories=("s", "m", "l")),
+    ),
+)
+
+
+def images(n: int = 60) -> Dataset:
+    rng = np.random.default_rng(1)
+    pixels = rng.integers(0, 256, size=(n, 1, 8, 8), dtype=np.uint8)
+    return Dataset.from_arrays(pixels, np.arange(n) % 3, classes=3)
+
+
+# -- what is charged -----------------------------------------------------------------------------------------------
+
+
+def test_every_round_is_charged_and_the_shares_are_of_the_squared_budget():
+    plan = Hp(**TINY, product_share=0.25).plan(IMAGES, 2.0)
+    assert [c.label for c in plan] == ["sum kernel"] + [f"product kernel {r}" for r in (1, 2, 3)]
+    parts = [1 / c.noise_multiplier**2 for c in plan]
+    assert sum(parts) == pytest.approx(1 / 2.0**2)
+    assert parts[0] == pytest.approx(0.75 / 4)
+    assert parts[1] == pytest.approx(0.25 / 4 / 3)
+
+
+def test_the_releases_together_meet_the_budget_and_two_separate_calibrations_would_not():
+    fitted = Hp(**TINY).fit(images(), BUDGET)
+    charges = fitted.statement_.charges
+    assert epsilon_of(charges, 1e-4, Neighbours.ZERO_OUT) == pytest.approx(5.0, rel=2e-3)
+    # Each part alone is worth less than the whole: none was calibrated to the budget by itself.
+    assert epsilon_of(charges[:1], 1e-4, Neighbours.ZERO_OUT) < 4.95
+    assert epsilon_of(charges[1:], 1e-4, Neighbours.ZERO_OUT) < 4.95
+
+
+def test_the_sharper_bound_is_the_one_that_is_charged():
+    schema = Schema(kind="images", shape=(1, 28, 28), classes=tuple("0123456789"))
+    plan = Hp(length_scale=0.005).plan(schema, 1.0)
+    assert plan[0].bound == pytest.approx(math.sqrt(0.6868 + 0.01), rel=2e-3)
+    assert plan[1].bound == pytest.approx(0.3573, rel=3e-3)
+    assert plan[0].dimension == 10 * (101 * 784 + 1)
+    assert plan[1].dimension == 10 * 441
+    counted, products = Hp(length_scale=0.005)._maps(schema)
+    assert plan[0].bound == enforced_bound(counted)
+    assert plan[1].bound == enforced_bound(products[0])
+
+
+def test_rounds_draw_different_coordinates_by_the_public_seed_alone():
+    drawn = [tuple(k.parts for k in Hp(**TINY, seed=s)._maps(IMAGES)[1]) for s in (0, 0, 1)]
+    assert drawn[0] == drawn[1] != drawn[2]
+    assert len(set(drawn[0])) == 3
+    assert all(len(set(parts)) == 2 for parts in drawn[0])
+
+
+def test_a_table_of_few_columns_has_as_many_rounds_as_there_are_choices():
+    two = Schema(kind="table", columns=POINTS.columns[:2])
+    assert len(Hp(**TINY).plan(two, 1.0)) == 2
+    one = Schema(kind="table", columns=POINTS.columns[:1])
+    (only,) = Hp(**TINY).plan(one, 1.0)
+    assert only.noise_multiplier == 1.0
+    assert len(Hp(**{**TINY, "rounds": 0}).plan(IMAGES, 1.0)) == 1
+    products = Hp(**{**TINY, "rounds": 6})._maps(POINTS)[1]
+    assert {type(part) for kernel in products for part in kernel.parts} == {int, Block}
+
+
+# -- the loss ------------------------------------------------------------------------------------------------------
+
+
+class _Fixed(torch.nn.Module):
+    def __init__(self, made: torch.Tensor) -> None:
+        super().__init__()
+        self.made = made
+
+    def forward(self, labels: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+        return self.made
+
+
+def test_the_loss_on_the_grid_is_the_squared_distance_of_embeddings():
+    rng = torch.Generator().manual_seed(0)
+    encoding = encoding_of(POINTS)
+    kernel = SumKernel(encoding, Hermite(25, 0.05, 4.0))
+    made = torch.rand(2, 6, encoding.numbers, generator=rng)
+    hot = torch.nn.functional.one_hot(torch.randint(3, (2, 6, 2), generator=rng), 3).flatten(2)
+    made = torch.cat([made, hot.float()], dim=2)  # (classes, 6, numbers + places)
+    mean = torch.randn(2, kernel.dim, generator=rng) * 0.05
+    # Only what a record's features can reach is compared: put the target there.
+    embedding = MeanEmbedding(mean, torch.tensor([0.6, 0.4]), 0.0)
+    matching = _Matching(_Fixed(made.flatten(0, 1)), kernel, embedding, [], 2.0, 12)
+    numbers, orders = encoding.numbers, 26
+    by_number = mean[:, : orders * numbers].view(2, orders, numbers).transpose(1, 2).double()
+    reach = matching.grid.rotation
+    turned = (by_number @ reach @ reach.T).transpose(1, 2).flatten(1)
+    target = torch.cat([turned.float(), mean[:, orders * numbers :]], dim=1)
+    terms = kernel.features(made[..., :numbers]).permute(0, 1, 3, 2).flatten(2)
+    features = torch.cat([terms, made[..., numbers:]], dim=2) * kernel.scale
+    expected = 0.0
+    for c in range(2):
+        gram = features[c] @ features[c].T
+        pairs = (gram.sum() - gram.trace()) / 30
+        cross = (features[c].mean(dim=0) * target[c]).sum()
+        weight = float(embedding.shares[c])
+        term = weight**2 * pairs - 2 * weight * cross + target[c].square().sum()
+        expected += float(embedding.emphasis[c] * term)
+    found = float(matching.loss(0, rng))
+    assert found == pytest.approx(2.0 * expected, rel=5e-3)
+
+
+# -- learning ------------------------------------------------------------------------------------------------------
+
+
+def pairs_of_points(n: int = 20_000) -> Dataset:
+    """Two clusters; colour and size agree always, which no marginal shows."""
+    rng = np.random.default_rng(0)
+    side = rng.integers(0, 2, n)
+    where = np.where(side[:, None] == 1, [4.0, 0.0], [0.0, 4.0]) + 0.2 * rng.standard_normal((n, 2))
+    colour = rng.integers(0, 3, n)
+    values = np.c_[where.clip(-1, 5), colour, colour]
+    return Dataset.from_values(values, None, schema=POINTS)
+
+
+def test_the_product_kernel_teaches_what_marginals_cannot():
+    settings = {"order": 20, "product_order": 8, "length_scale": 0.02, "hidden": 48, "batch": 200}
+    method = Hp(**settings, rounds=6, product_share=0.5, gamma=1.0, steps=500)
+    values = method.fit(pairs_of_points(), BUDGET).sample(3000).values
+    together = np.mean((values[:, 0] > 2) != (values[:, 1] > 2))
+    assert together > 0.85
+    assert np.mean(values[:, 2] == values[:, 3]) > 0.7
+    assert 0.3 < np.mean(values[:, 0] > 2) < 0.7
+
+
+def test_training_again_from_the_releases_is_free_and_can_change_gamma(tmp_path):
+    first = Hp(**TINY).fit(images(), BUDGET, out=tmp_path / "run")
+    again = Hp(**TINY, gamma=1.0, network="dense", training_seed=3).refit(tmp_path / "run")
+    assert again.statement_ == first.statement_
+    assert not np.array_equal(first.sample(9).images, again.sample(9).images)
+    with pytest.raises(BadInput, match="shapes the release"):
+        Hp(**{**TINY, "rounds": 2}).refit(tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"order": 0},
+        {"rounds": -1},
+        {"product_share": 1.0},
+        {"gamma": 0.0},
+        {"length_scale": 0.0},
+        {"stretch": -1.0},
+        {"product_dims": 9},
+        {"batch": 0},
+    ],
+)
+def test_senseless_settings_are_refused_before_a_row_is_read(wrong):
+    with pytest.raises(BadInput, match="hp"):
+        Hp(**wrong).plan(IMAGES, 1.0)

@@ -1,0 +1,352 @@
+"""DP-MEPF: the promise, the loss by a second route, early stopping, resuming, and refusals before a row is read."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from sfumato.data import Dataset
+from sfumato.embedding import MeanEmbedding
+from sfumato.errors import BadInput
+from sfumato.features.perceptual import PerceptualFeatures, ScatteringEncoder
+from sfumato.generators import ResNetGenerator, Training, train
+from sfumato.methods import Synthesizer, mepf
+from sfumato.methods.mepf import Mepf, _Matching, _Part
+from sfumato.privacy import Budget, Neighbours, epsilon_of
+
+TINY = {"steps": 6, "batch": 12, "hidden": 16, "width": 4, "latent": 8}
+BUDGET = Budget(epsilon=2.0, delta=1e-4)
+
+
+@pytest.fixture(autouse=True)
+def _few_records(monkeypatch):
+    monkeypatch.setattr(mepf, "_FINAL_RECORDS", 60)
+    monkeypatch.setattr(mepf, "_STOP_RECORDS", 30)
+
+
+def images(n: int = 60, shape=(1, 8, 8), *, labelled: bool = True, seed: int = 1) -> Dataset:
+    rng = np.random.default_rng(seed)
+    return Dataset.from_arrays(
+        rng.integers(0, 256, size=(n, *shape), dtype=np.uint8),
+        np.arange(n) % 3 if labelled else None,
+        classes=3 if labelled else None,
+    )
+
+
+def part_of(encoder, classes: int, *, pooled: bool = False, taps=None, seed: int = 0) -> _Part:
+    phi = PerceptualFeatures(encoder, taps=taps)
+    random = torch.Generator().manual_seed(seed)
+    shares = torch.tensor([0.5, 0.3, 0.2])[:classes]
+    mean = torch.rand(1 if pooled else classes, phi.dim, generator=random) / phi.dim**0.5
+    return _Part(phi, MeanEmbedding(mean=mean, shares=shares, noise_std=1e-3), pooled)
+
+
+class Constant(nn.Module):
+    """A generator whose images are its parameters."""
+
+    def __init__(self, n: int = 6) -> None:
+        super().__init__()
+        random = torch.Generator().manual_seed(5)
+        self.pixels = nn.Parameter(torch.rand(n, 1, 8, 8, generator=random))
+
+    def forward(self, labels, generator):
+        return self.pixels[: len(labels)]
+
+
+def matching_of(parts, judged=None, **settings) -> _Matching:
+    settings = {"batch": 6, "steps": 100, "average_rate": None} | settings
+    return _Matching(Constant(), parts[0].phi.encoder, parts, judged, **settings)
+
+
+# -- the loss ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_loss_is_the_unbiased_mmd_of_the_embedding():
+    encoder = ScatteringEncoder((1, 8, 8))
+    part = part_of(encoder, 3)
+    matching = matching_of([part])
+    found = matching.step_loss(0, torch.Generator()).detach()
+    rows = part.phi.of(matching.generator.pixels).view(3, 2, -1)
+    embedding = part.embedding
+    second = embedding.mmd2(
+        rows.sum(1), 2, rows.square().sum(2).mean(1), slice(None), embedding.emphasis
+    )
+    assert float(found) == pytest.approx(float(second), rel=1e-4)
+
+
+def test_the_pooled_loss_counts_every_pair_of_different_records_once():
+    encoder = ScatteringEncoder((1, 8, 8))
+    whole, pooled = (
+        part_of(encoder, 3, taps=("order1",)),
+        part_of(encoder, 3, pooled=True, taps=("order0", "order2")),
+    )
+    found = matching_of([whole, pooled])._distance(
+        pooled.phi.of(Constant().pixels), 2, pooled, pooled.embedding.mean
+    )
+    rows = pooled.phi.of(Constant().pixels).double().view(3, 2, -1)
+    shares = pooled.embedding.shares.double()
+    target = pooled.embedding.mean[0].double()
+    square = 0.0
+    for c in range(3):
+        for d in range(3):
+            products = rows[c] @ rows[d].T
+            if c == d:  # an estimate of ‖E φ‖² from the pairs of two different records
+                square += shares[c] ** 2 * products[0, 1]
+            else:
+                square += shares[c] * shares[d] * products.mean()
+    mean = (shares[:, None] * rows.mean(1)).sum(0)
+    wanted = square - 2 * mean @ target + target @ target - len(target) * 1e-6
+    assert float(found) == pytest.approx(float(wanted), rel=1e-3, abs=1e-6)
+
+
+def test_the_moving_average_is_adam_on_a_free_vector():
+    part = part_of(ScatteringEncoder((1, 8, 8)), 3)
+    matching = matching_of([part], average_rate=0.02)
+    rows = part.phi.of(matching.generator.pixels).detach()
+    means = part.embedding.shares[:, None] * rows.view(3, 2, -1).mean(1)
+    gap = (part.embedding.mean - means) * 3 * math.sqrt(part.phi.dim)
+    free = torch.zeros_like(gap, requires_grad=True)
+    adam = torch.optim.Adam([free], lr=0.02, betas=(0.5, 0.999))
+    for step in range(5):
+        loss = matching.step_loss(step, torch.Generator())
+        adam.zero_grad()
+        (0.5 * (free - gap).square().sum()).backward()
+        adam.step()
+    assert torch.allclose(matching.average0, free.detach(), atol=1e-4)
+    emphasis = part.embedding.emphasis[:, None]
+    wanted = 2 * (emphasis * free.detach() * gap).sum() / (9 * part.phi.dim)
+    assert float(loss) == pytest.approx(float(wanted), rel=1e-3)
+
+
+@pytest.mark.parametrize("average_rate", [None, 0.05])
+def test_training_brings_the_embedding_nearer(average_rate):
+    part = part_of(ScatteringEncoder((1, 8, 8)), 3)
+    matching = matching_of([part], average_rate=average_rate)
+
+    def distance() -> float:
+        return float(
+            matching._distance(part.phi.of(matching.generator.pixels), 2, part, part.embedding.mean)
+        )
+
+    before = distance()
+    train(matching, matching.step_loss, Training(steps=60, learning_rate=0.02))
+    assert distance() < 0.7 * before
+
+
+# -- the promise -------------------------------------------------------------------------------------------------------
+
+
+def test_every_release_is_charged_and_all_together_keep_the_budget():
+    method = Mepf(**TINY, stop=True, shared="order0", shared_budget=0.25)
+    fitted = method.fit(images(), Budget(epsilon=2, delta=1e-4, neighbours=Neighbours.REPLACE_ONE))
+    embedding, shared, stopping = fitted.statement_.charges
+    m = fitted.noise_multiplier_
+    assert embedding.noise_multiplier == pytest.approx(m / math.sqrt(0.75))
+    assert shared.noise_multiplier == pytest.approx(2 * m)
+    assert stopping.noise_multiplier == pytest.approx(10 * m)
+    assert embedding.replace_ratio == pytest.approx(math.sqrt(2))
+    assert (embedding.dimension, shared.dimension) == (3 * (2 * (64 + 256) + 1), 2 * 4 + 1)
+    spent = epsilon_of(fitted.statement_.charges, 1e-4, Neighbours.REPLACE_ONE)
+    assert 1.99 < spent <= 2.0
+
+
+def test_the_smaller_sensitivity_buys_less_noise():
+    replace = Budget(epsilon=1, delta=1e-5, neighbours=Neighbours.REPLACE_ONE)
+    multiplier = {
+        projection: Mepf(**TINY, projection=projection).fit(images(), replace).noise_multiplier_
+        for projection in (None, 40)
+    }
+    assert multiplier[40] / multiplier[None] == pytest.approx(math.sqrt(2), rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"moments": 1, "balance": True},
+        {"loss": "moving-average"},
+        {"centre": True, "stop": True},
+        {"centre": True, "radius": 0.5, "projection": 12, "basis": "public", "shared": "order2"},
+        {"projection": 12},
+        {"network": "resnet", "device": "auto"},
+    ],
+)
+@pytest.mark.parametrize("labelled", [True, False])
+def test_every_variant_fits_and_samples(settings, labelled, tmp_path):
+    public = images(40, seed=2) if settings.get("centre") else None
+    fitted = Mepf(**TINY, **settings).fit(images(labelled=labelled), BUDGET, public=public)
+    assert math.isfinite(fitted.loss_)
+    assert fitted.log_[-1] == {"event": "matched", "training_seed": 0, "loss": fitted.loss_}
+    again = Synthesizer.load(fitted.save(tmp_path / "run"))
+    assert again.loss_ == fitted.loss_
+    assert np.array_equal(again.sample(9).images, fitted.sample(9).images)
+
+
+def test_without_noise_to_speak_of_classes_come_out_as_they_are():
+    rng = np.random.default_rng(0)
+    labels = np.arange(400) % 2
+    pixels = np.zeros((400, 1, 8, 8), dtype=np.uint8)
+    pixels[labels == 0, :, :4] = 200
+    pixels[labels == 1, :, :, 4:] = 200
+    pixels += rng.integers(0, 30, pixels.shape, dtype=np.uint8)
+    fitted = Mepf(**{**TINY, "steps": 150, "batch": 20}, learning_rate=0.01, moments=1).fit(
+        Dataset.from_arrays(pixels, labels, classes=2), Budget(epsilon=100, delta=1e-5)
+    )
+    sample = fitted.sample(200)
+    for label in (0, 1):
+        wanted = pixels[labels == label].mean(0)
+        found = sample.images[sample.labels == label].mean(0)
+        other = pixels[labels != label].mean(0)
+        assert np.abs(found - wanted).mean() < 0.5 * np.abs(found - other).mean()
+
+
+# -- early stopping ----------------------------------------------------------------------------------------------------
+
+
+def test_early_stopping_leaves_the_generator_nearest_to_the_second_release():
+    encoder = ScatteringEncoder((1, 8, 8))
+    part = part_of(encoder, 3)
+    matching = matching_of([part], judged=part_of(encoder, 3, seed=9), steps=20)
+    scores = []
+    judge = matching._judgement
+
+    def noted(*arguments):
+        scores.append(judge(*arguments))
+        return scores[-1]
+
+    matching._judgement = noted
+    seen = {}
+    for step in range(20):
+        with torch.no_grad():
+            matching.generator.pixels.fill_(0.9 if step < 15 else 0.1 * (step - 15)).add_(
+                0.05 * torch.rand(6, 1, 8, 8)
+            )
+        matching.step_loss(step, torch.Generator())
+        if len(scores) > len(seen):
+            seen[len(scores) - 1] = matching.generator.pixels.detach().clone()
+    matching.finish()
+    assert len(scores) == 17  # 16 on the way, the last at the end
+    best = int(np.argmin(scores[:-1]))
+    assert scores[best] < scores[-1] or best == len(scores) - 2
+    assert torch.equal(matching.generator.pixels, seen[best])
+
+
+def test_early_stopping_may_use_another_encoder():
+    settings = {"encoder": "scattering", "stop": True, "stop_encoder": "alexnet"}
+    label = [c.label for c in Mepf(**TINY, **settings).plan(images(shape=(3, 40, 40)).schema, 1.0)]
+    assert label == ["perceptual embedding", "early stopping"]
+
+
+# -- going on and going again ------------------------------------------------------------------------------------------
+
+
+class Interrupted(Exception):
+    pass
+
+
+@pytest.mark.parametrize("settings", [{"loss": "moving-average"}, {"stop": True}])
+def test_an_interrupted_fit_goes_on_to_the_same_generator(settings, tmp_path, monkeypatch):
+    monkeypatch.setattr(mepf, "Training", partial(Training, checkpoint_seconds=0.0))
+    method = partial(Mepf, **{**TINY, "steps": 20}, **settings)
+    honest = _Matching.step_loss
+    stop_at = 13
+
+    def failing(self, step, generator):
+        if step == stop_at:
+            raise Interrupted
+        return honest(self, step, generator)
+
+    monkeypatch.setattr(_Matching, "step_loss", failing)
+    with pytest.raises(Interrupted):
+        method().fit(images(), BUDGET, out=tmp_path / "run")
+    monkeypatch.setattr(_Matching, "step_loss", honest)
+    resumed = method().fit(images(), BUDGET, out=tmp_path / "run", resume=True)
+    whole = method().refit(tmp_path / "run")  # from the same release, without a break
+    assert np.array_equal(resumed.sample(20).images, whole.sample(20).images)
+    assert resumed.loss_ == whole.loss_
+
+
+def test_one_release_serves_many_generators(tmp_path):
+    Mepf(**TINY).fit(images(), BUDGET, out=tmp_path / "run")
+    other = Mepf(**{**TINY, "steps": 9}, training_seed=7, loss="moving-average", network="resnet")
+    assert other.refit(tmp_path / "run").sample(4).images.shape == (4, 1, 8, 8)
+    with pytest.raises(BadInput, match="shapes the release"):
+        Mepf(**TINY, moments=1).refit(tmp_path / "run")
+
+
+def test_the_run_holds_no_weights_of_the_encoder(tmp_path):
+    fitted = Mepf(**TINY).fit(images(), BUDGET)
+    assert all(name.startswith(("network.", "shares", "loss")) for name in fitted._state())
+
+
+# -- refusals ----------------------------------------------------------------------------------------------------------
+
+
+class Unread(Dataset):
+    def batches(self, size):
+        raise AssertionError("a row was read")
+
+
+def unread() -> Dataset:
+    source = images()
+    return Unread(source._source, source.schema, source.name)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"moments": 3},
+        {"steps": 0},
+        {"batch": True},
+        {"pool": 0},
+        {"projection": 10**7},
+        {"learning_rate": 0.0},
+        {"second_weight": -1.0},
+        {"grain": 2.0},
+        {"loss": "l1"},
+        {"network": "dense"},
+        {"basis": "pca"},
+        {"device": "tpu"},
+        {"shared": "order9"},
+        {"shared": "order0,order1,order2"},
+        {"shared": "order0", "taps": "order0"},
+        {"shared": "order0", "shared_budget": 1.0},
+        {"radius": 1.0},
+        {"stop_encoder": "vgg16"},
+        {"encoder": "nonet"},
+        {"encoder": "private"},
+        {"encoder": "vgg16", "taps": "relu9_9", "size": 32},
+        {"centre": True},
+        {"projection": 5, "basis": "public"},
+    ],
+)
+def test_senseless_settings_are_refused_before_a_row_is_read(settings):
+    with pytest.raises(BadInput):
+        Mepf(**{**TINY, **settings}).fit(unread(), BUDGET)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
+def test_a_missing_gpu_is_named():
+    with pytest.raises(BadInput, match="device=auto"):
+        Mepf(**TINY, device="cuda").fit(unread(), BUDGET)
+
+
+@pytest.mark.parametrize(
+    ("shape", "blocks"), [((1, 28, 28), 3), ((3, 32, 32), 3), ((3, 64, 64), 4), ((1, 128, 128), 5)]
+)
+def test_the_residual_generator_makes_every_size(shape, blocks):
+    generator = ResNetGenerator(shape, 10, 8, width=2)
+    assert len(generator.blocks) == blocks
+    made = generator(torch.arange(4), torch.Generator().manual_seed(0))
+    assert made.shape == (4, *shape)
+    assert 0 <= float(made.min()) < float(made.max()) <= 1
+
+
+def test_the_papers_generator_has_the_papers_widths():
+    generator = ResNetGenerator((3, 32, 32), 10, 90)
+    assert generator.first.weight.shape == (100, 512, 4, 4)
+    assert [block.conv2.out_channels for block in generator.blocks] == [256, 128, 64]

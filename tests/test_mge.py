@@ -1,0 +1,269 @@
+"""DP-MGE: its sensitivity by a second route, its reading of the release, and the trap of its claim."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+import sfumato
+from sfumato.codecs import AutoencoderCodec, DctCodec, Facts, PcaCodec
+from sfumato.data import Batch, Dataset, Schema
+from sfumato.errors import BadInput
+from sfumato.methods import Mge
+from sfumato.methods.mge import (
+    DiagonalMoments,
+    OuterMoments,
+    onto_simplex,
+    shrunk,
+)
+from sfumato.privacy import (
+    BoundedSum,
+    Budget,
+    Charge,
+    Ledger,
+    Neighbours,
+    OuterSum,
+    PrivateData,
+    calibrate,
+    charge_of,
+    enforced_bound,
+    epsilon_of,
+)
+
+SHAPE = (1, 8, 8)
+BUDGET = Budget(epsilon=2.0, delta=1e-5)
+
+
+def two_kinds(n: int = 4000) -> Dataset:
+    """Two classes with different means and different directions of variation."""
+    rng = np.random.default_rng(0)
+    labels = np.arange(n) % 2
+    pixels = np.full((n, 8, 8), 0.4)
+    pixels[labels == 0, :4] += 0.2 + 0.1 * rng.standard_normal((n // 2, 1, 1))
+    pixels[labels == 1, :, :4] += 0.2 + 0.1 * rng.standard_normal((n // 2, 1, 1))
+    return Dataset.from_arrays(pixels.clip(0, 1).astype(np.float32), labels, classes=2)
+
+
+def without_noise(size: int, scale: float, report: object = None) -> np.ndarray:
+    return np.zeros(size, dtype=np.int64)
+
+
+def read_exactly(phi: DiagonalMoments | OuterMoments, data: Dataset):
+    private = PrivateData(data, Ledger(BUDGET), discrete_sampler=without_noise)
+    return phi.read(private.noisy_sum(phi, 10.0, label="x"))
+
+
+# -- the trap ----------------------------------------------------------------------------------------------------------
+
+
+def test_two_releases_each_calibrated_to_epsilon_cost_half_as_much_again():
+    """The paper's Claim 1 calibrates mean and variance each to (ε, δ) and calls the pair (ε, δ)."""
+
+    def one(m: float) -> tuple[Charge, ...]:
+        return (Charge(label="mean", bound=1.0, noise_multiplier=m),)
+
+    budget = Budget(epsilon=1.0, delta=1e-5)
+    m = calibrate(one, budget)
+    pair = (*one(m), Charge(label="variance", bound=1.0, noise_multiplier=m))
+    claimed = epsilon_of(one(m), 1e-5, Neighbours.ZERO_OUT)
+    spent = epsilon_of(pair, 1e-5, Neighbours.ZERO_OUT)
+    assert claimed == pytest.approx(1.0, abs=1e-6)
+    assert spent == pytest.approx(1.47, abs=0.005)
+
+
+@pytest.mark.parametrize("covariance", ["diagonal", "full", "low-rank"])
+@pytest.mark.parametrize("neighbours", list(Neighbours))
+def test_mean_variance_and_counts_together_cost_what_was_asked(covariance, neighbours):
+    budget = Budget(epsilon=1.0, delta=1e-5, neighbours=neighbours)
+    fitted = Mge(covariance=covariance).fit(two_kinds(60), budget)
+    assert len(fitted.statement_.charges) == 1
+    assert epsilon_of(fitted.statement_.charges, 1e-5, neighbours) == pytest.approx(1.0, rel=1e-6)
+
+
+# -- sensitivity -------------------------------------------------------------------------------------------------------
+
+
+def adversarial(codec) -> torch.Tensor:
+    """Pictures far apart, near each other, opposite, flat and of one pixel."""
+    torch.manual_seed(0)
+    noise = torch.rand(12, *SHAPE)
+    spikes = torch.eye(64)[:6].view(6, *SHAPE)
+    waves = codec.decode(torch.eye(codec.dim)[:6] * 3)
+    flat = torch.stack([torch.zeros(SHAPE), torch.ones(SHAPE)])
+    return torch.cat(
+        [noise, noise.round(), 1 - noise.round(), spikes, 1 - spikes, waves, 1 - waves, flat]
+    )
+
+
+def maps():
+    dct = DctCodec(SHAPE)
+    unit = AutoencoderCodec.untrained(SHAPE, 16, 8, seed=0)
+    return {
+        f"{kind.__name__} {codec.kind}": (kind(codec.facts, 3, codec), codec)
+        for codec in (dct, unit)
+        for kind in (DiagonalMoments, OuterMoments)
+    }
+
+
+@pytest.mark.parametrize("name", maps())
+def test_no_record_and_no_exchange_of_records_moves_the_sum_further_than_charged(name):
+    phi, codec = maps()[name]
+    pixels = adversarial(codec)
+    rows = []
+    for label in (0, 1):
+        batch = Batch(pixels, torch.full((len(pixels),), label))
+        if isinstance(phi, OuterMoments):
+            summed = OuterSum(phi)
+            left, right = summed.units(batch)
+            row = (left[:, :, None] * right[:, None, :]).flatten(1)
+        else:
+            summed = BoundedSum(phi)
+            row = summed.rows(batch).double()
+        placed = torch.zeros(len(row), 3, phi.dim, dtype=torch.float64)
+        placed[:, label] = row * summed.grid
+        rows.append(placed.flatten(1))
+    joint = torch.cat(rows)
+    assert (joint.norm(dim=1) <= enforced_bound(phi)).all()
+    assert joint.norm(dim=1).max() > 0.8  # the bound is not slack either
+    furthest = torch.cdist(joint, joint).max()
+    charge = charge_of(phi, 1.0, label="x")
+    assert furthest <= charge.sensitivity(Neighbours.REPLACE_ONE) * (1 + 1e-6)
+    assert charge.sensitivity(Neighbours.REPLACE_ONE) < 1.49  # not 2
+
+
+def test_squares_of_a_spread_out_codec_are_released_on_a_finer_scale():
+    facts = Facts(kind="x", shape=SHAPE, dim=64, bound=1.0, unit=True)
+    assert DiagonalMoments(facts, 2).square_bound == pytest.approx(3 / 8)
+    free = Facts(kind="x", shape=SHAPE, dim=64, bound=1.0, unit=False)
+    assert DiagonalMoments(free, 2).square_bound == 1.0
+
+
+# -- reading -----------------------------------------------------------------------------------------------------------
+
+
+def test_without_noise_the_release_gives_the_moments_of_every_class():
+    data = two_kinds()
+    codec = DctCodec(SHAPE)
+    vectors = codec.encode(Batch(torch.from_numpy(data.images), None).pixels()).double()
+    labels = torch.from_numpy(data.labels)
+    diagonal = read_exactly(DiagonalMoments(codec.facts, 2, codec), data)
+    outer = read_exactly(OuterMoments(codec.facts, 2, codec), data)
+    for c in (0, 1):
+        ours = vectors[labels == c]
+        for reading in (diagonal, outer):
+            reading._noise = (0.0, 0.0, 0.0)  # none was drawn, so none is to be reckoned with
+            assert torch.allclose(reading.means()[c], ours.mean(dim=0), atol=1e-4)
+            assert reading.shares(len(data))[c] == pytest.approx(0.5, abs=1e-6)
+        std = diagonal.roots(False, None)[c]
+        assert torch.allclose(std.square(), ours.var(dim=0), atol=1e-4)
+        root = outer.roots(False, None)[c]
+        assert torch.allclose(root @ root.T, torch.cov(ours.T), atol=1e-4)
+
+
+def test_a_low_rank_covariance_keeps_the_trace_and_the_largest_directions():
+    data, codec = two_kinds(), DctCodec(SHAPE)
+    outer = read_exactly(OuterMoments(codec.facts, 2, codec), data)
+    outer._noise = (0.0, 0.0, 0.0)
+    full, low = outer.roots(False, None), outer.roots(False, 2)
+    for a, b in zip(full, low, strict=True):
+        assert float((a**2).sum()) == pytest.approx(float((b**2).sum()), rel=1e-6)
+        values = torch.linalg.eigvalsh(b @ b.T)
+        assert torch.allclose(values[:-2], values[:-2].mean().expand(62), atol=1e-9)
+        assert torch.allclose(values[-1], torch.linalg.eigvalsh(a @ a.T)[-1], atol=1e-9)
+
+
+def test_projection_onto_the_simplex_is_the_nearest_point():
+    torch.manual_seed(0)
+    for _ in range(20):
+        values = torch.randn(9, dtype=torch.float64)
+        nearest = onto_simplex(values, 1.3)
+        assert (nearest >= 0).all()
+        assert float(nearest.sum()) == pytest.approx(1.3)
+        others = (
+            torch.distributions.Dirichlet(torch.ones(9, dtype=torch.float64)).sample((500,)) * 1.3
+        )
+        gap = (nearest - values).norm()
+        assert ((others - values).norm(dim=1) >= gap - 1e-12).all()
+    assert torch.equal(onto_simplex(torch.tensor([-1.0, -2.0]), -3.0), torch.zeros(2))
+
+
+def test_shrinking_beats_not_shrinking_when_noise_is_large_and_does_nothing_when_there_is_none():
+    torch.manual_seed(0)
+    truth = torch.randn(5, 40, dtype=torch.float64) * 0.1
+    weights = torch.full((5,), 0.2, dtype=torch.float64)
+    noisy = truth + torch.randn(5, 40, dtype=torch.float64)
+    better = shrunk(noisy, weights, torch.ones(5, dtype=torch.float64))
+    assert (better - truth).norm() < 0.7 * (noisy - truth).norm()
+    still = shrunk(truth, weights, torch.zeros(5, dtype=torch.float64))
+    assert torch.allclose(still, truth)
+
+
+# -- the method --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("covariance", ["diagonal", "full", "low-rank"])
+def test_samples_follow_their_classes(covariance):
+    fitted = Mge(covariance=covariance, rank=4, grain=0.0).fit(
+        two_kinds(), Budget(epsilon=20.0, delta=1e-5)
+    )
+    sample = fitted.sample(400)
+    pixels = sample.images / 255
+    first, second = (pixels[sample.labels == c].mean(axis=(0, 1)) for c in (0, 1))
+    assert first[:4].mean() - first[4:].mean() == pytest.approx(0.2, abs=0.05)
+    assert second[:, :4].mean() - second[:, 4:].mean() == pytest.approx(0.2, abs=0.05)
+    halves = pixels[sample.labels == 0][:, 0, :4].mean(axis=(1, 2))
+    assert halves.std() == pytest.approx(0.1, rel=0.4)
+
+
+def test_public_data_give_the_components(tmp_path):
+    public = two_kinds(200)
+    fitted = Mge(codec="pca:4").fit(two_kinds(), BUDGET, public=public, out=tmp_path / "run")
+    assert fitted.codec_.card.trained_on == ("arrays",)
+    assert any(r["event"] == "codec" and r["card"]["records"] == 200 for r in fitted.log_)
+    with pytest.raises(BadInput, match="fitted on public data"):
+        Mge(codec="pca:4").fit(two_kinds(), BUDGET)
+    again = sfumato.methods.load(tmp_path / "run")
+    assert np.array_equal(again.sample(20).images, fitted.sample(20).images)
+
+
+def test_a_run_outlives_the_file_of_its_codec(tmp_path):
+    path = PcaCodec.fit(two_kinds(200), 5).save(tmp_path / "codec.safetensors")
+    fitted = Mge(codec=str(path)).fit(two_kinds(), BUDGET, out=tmp_path / "run")
+    path.unlink()
+    again = sfumato.methods.load(tmp_path / "run")
+    assert np.array_equal(again.sample(20).images, fitted.sample(20).images)
+    assert again.statement_ == fitted.statement_
+    with pytest.raises(BadInput, match="no codec file"):
+        Mge(codec=str(path)).fit(two_kinds(), BUDGET)
+
+
+def test_rank_and_spread_may_change_from_a_saved_release_and_the_codec_may_not(tmp_path):
+    Mge(covariance="low-rank").fit(two_kinds(), BUDGET, out=tmp_path / "run")
+    again = Mge(covariance="low-rank", rank=2, spread=0.5).refit(tmp_path / "run")
+    assert again.sample(5).images.shape == (5, *SHAPE)
+    for other in (Mge(covariance="low-rank", codec="dct:9"), Mge(covariance="full")):
+        with pytest.raises(BadInput, match="shapes the release"):
+            other.refit(tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ({"covariance": "round"}, "diagonal, full or low-rank"),
+        ({"rank": 0}, "rank"),
+        ({"grain": 2.0}, "grain"),
+        ({"spread": -1.0}, "spread"),
+        ({"codec": "vae"}, "no codec called"),
+    ],
+)
+def test_senseless_settings_are_refused_before_any_row_is_read(setting, message):
+    with pytest.raises(BadInput, match=message):
+        Mge(**setting).plan(Schema(kind="images", shape=SHAPE), 1.0)
+
+
+def test_diagonal_ratio_is_the_one_proved():
+    assert DiagonalMoments(DctCodec(SHAPE).facts, 2).replace_ratio == pytest.approx(math.sqrt(2.2))
+    assert OuterMoments(DctCodec(SHAPE).facts, 2).replace_ratio == pytest.approx(math.sqrt(2))

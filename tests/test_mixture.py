@@ -1,0 +1,353 @@
+"""The mixture: its space, its moments, their denoising, the draws and the refinement, each by a second route."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from sfumato.data import Batch, Column, Dataset, Schema
+from sfumato.errors import BadInput
+from sfumato.features.moments import (
+    FiledSquare,
+    FiledVector,
+    above_edge,
+    positive,
+    smoothed,
+    symmetric,
+    wiener,
+)
+from sfumato.features.spaces import MOST_COEFFICIENTS, PixelSpace, TableSpace
+from sfumato.generators.mixture import GaussianMixture, RangeFit
+from sfumato.methods import Mixture, Synthesizer
+from sfumato.methods.refinement import Selection
+from sfumato.privacy import BoundedSum, Budget, Neighbours, OuterSum, enforced_bound
+
+SEVERAL = Budget(epsilon=200.0, delta=1e-5)
+
+
+def pictures(shape: tuple[int, ...] = (1, 8, 8), n: int = 4) -> Batch:
+    rng = np.random.default_rng(0)
+    return Batch(torch.from_numpy(rng.integers(0, 256, (n, *shape), dtype=np.uint8)), None)
+
+
+def blobs(n: int = 3000, seed: int = 0) -> Dataset:
+    """Two classes of 8×8 images: a bright half, left or right, of varying brightness."""
+    rng = np.random.default_rng(seed)
+    labels = np.arange(n) % 2
+    images = rng.normal(0.3, 0.03, (n, 1, 8, 8))
+    brightness = rng.normal(0.3, 0.08, n)
+    for i, label in enumerate(labels):
+        images[i, 0, :, 4 * label : 4 * label + 4] += brightness[i]
+    return Dataset.from_arrays(np.clip(images, 0, 1).astype(np.float32), labels, classes=2)
+
+
+TABLE = Schema(
+    kind="table",
+    columns=(
+        Column(name="age", kind="numerical", low=0, high=100),
+        Column(name="town", kind="categorical", categories=("a", "b", "c")),
+        Column(name="grade", kind="ordinal", categories=("1", "2", "3"), missing=True),
+    ),
+    label="ill",
+    classes=("no", "yes"),
+)
+
+
+def table(n: int = 4000) -> Dataset:
+    rng = np.random.default_rng(0)
+    ill = np.arange(n) % 2
+    values = np.stack(
+        [
+            np.clip(rng.normal(30 + 40 * ill, 5), 0, 100),
+            np.where(rng.random(n) < 0.9, ill, 2),
+            np.where(rng.random(n) < 0.25, math.nan, rng.integers(0, 3, n)),
+        ],
+        axis=1,
+    )
+    return Dataset.from_values(values, ill, schema=TABLE)
+
+
+# -- the space -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shape", [(1, 8, 8), (3, 10, 6), (1, 28, 28), (3, 1, 5)])
+def test_pixels_come_back_from_their_cosines_and_lengths_are_kept(shape):
+    space, batch = PixelSpace(Schema(kind="images", shape=shape)), pictures(shape)
+    vectors = space.encode(batch)
+    centred = (batch.pixels() - 0.5).flatten(1)
+    assert torch.allclose(vectors.norm(dim=1), centred.norm(dim=1), rtol=1e-4)
+    assert torch.equal(space.finish(space.raw(vectors), torch.Generator()), batch.values)
+
+
+def test_extreme_pictures_reach_the_radius_and_none_exceeds_it():
+    space = PixelSpace(Schema(kind="images", shape=(3, 5, 7)))
+    white = Batch(torch.full((1, 3, 5, 7), 255, dtype=torch.uint8), None)
+    assert float(space.encode(white).norm()) == pytest.approx(space.radius, rel=1e-5)
+    assert (space.encode(pictures((3, 5, 7), 50)).norm(dim=1) <= space.radius).all()
+
+
+def test_large_pictures_keep_their_low_frequencies():
+    space = PixelSpace(Schema(kind="images", shape=(1, 64, 64)))
+    assert space.dim == MOST_COEFFICIENTS
+    assert (space.prior[:-1] >= space.prior[1:]).all()
+    slope = torch.linspace(0, 1, 64).expand(1, 1, 64, 64).contiguous()
+    back = space.raw(space.encode(Batch(slope, None)))
+    assert float((back - slope.flatten(1)).abs().max()) < 0.05
+
+
+def test_a_table_comes_back_from_its_vectors():
+    data = table(50)
+    space = TableSpace(TABLE)
+    batch = next(data.batches(50))
+    vectors = space.encode(batch)
+    assert (vectors.norm(dim=1) <= space.radius).all()
+    back = space.finish(space.raw(vectors), torch.Generator().manual_seed(0))
+    assert torch.allclose(back, batch.values, atol=1e-3, equal_nan=True)
+
+
+# -- moments ---------------------------------------------------------------------------------------------------------
+
+
+def flat(batch: Batch) -> tuple[torch.Tensor, torch.Tensor | None]:
+    return batch.values.flatten(1), batch.labels
+
+
+def test_a_long_vector_is_clipped_and_its_count_is_not():
+    phi = FiledVector(4, segments=2, count_weight=0.4, radius=2.0, view=flat)
+    rows = torch.tensor([[100.0, 0, 0, 0], [0, 1.0, 0, 0], [math.nan, 0, 0, 0]])
+    batch = Batch(rows.view(3, 1, 2, 2), torch.tensor([0, 1, 0]))
+    total = BoundedSum(phi)(batch).double() * BoundedSum(phi).grid
+    wanted = torch.tensor([[1.0, 0, 0, 0, 0.4], [0, 0.5, 0, 0, 0.4]]).double()
+    assert torch.allclose(total, wanted, atol=1e-4)
+    assert enforced_bound(phi) >= float(total.norm(dim=1).max())
+
+
+def test_a_radius_changes_no_bound_so_a_plan_needs_none():
+    assert enforced_bound(FiledSquare(5)) == enforced_bound(FiledSquare(5, radius=7.0, view=flat))
+    assert enforced_bound(FiledVector(5)) == enforced_bound(FiledVector(5, radius=7.0, view=flat))
+
+
+def test_squares_add_up_to_the_second_moment_of_each_class():
+    generator = torch.Generator().manual_seed(0)
+    values, labels = torch.randn(40, 1, 2, 2, generator=generator), torch.arange(40) % 3
+    labels[0] = -1
+    phi = FiledSquare(4, segments=3, radius=10.0, view=flat)
+    total = OuterSum(phi)(Batch(values, labels)).double() * OuterSum(phi).grid * 100
+    for code in range(3):
+        rows = values.flatten(1)[labels == code].double()
+        assert torch.allclose(total[code].view(4, 4), rows.T @ rows, atol=0.02)
+    assert phi.replace_ratio == math.sqrt(2)
+
+
+def test_moving_averages_are_averages():
+    values = torch.arange(10.0)
+    assert torch.allclose(smoothed(values, 3)[4], torch.tensor(4.0))
+    assert torch.equal(smoothed(values, 1), values)
+    assert torch.allclose(smoothed(torch.ones(7), 100), torch.ones(7))
+
+
+def test_wiener_leaves_signal_and_removes_noise():
+    generator = torch.Generator().manual_seed(0)
+    truth = torch.zeros(10, 400, dtype=torch.float64)
+    truth[:, :50] = torch.randn(10, 50, dtype=torch.float64, generator=generator) * 3
+    noisy = truth + torch.randn(10, 400, dtype=torch.float64, generator=generator)
+    found = wiener(noisy, torch.ones(10, dtype=torch.float64), 4)
+    assert float((found - truth).square().mean()) < 0.3 * float((noisy - truth).square().mean())
+    assert float(found[:, 50:].abs().mean()) < 0.2
+    assert torch.allclose(wiener(truth, torch.full((10,), 1e-6).double(), 4), truth, atol=1e-3)
+
+
+def test_noise_alone_has_nothing_above_its_edge_and_a_spike_is_found():
+    generator = torch.Generator().manual_seed(0)
+    noise = symmetric(torch.randn(200, 200, dtype=torch.float64, generator=generator))
+    std = 1 / math.sqrt(2)
+    assert float(above_edge(noise, std * 1.02).norm()) < 0.1 * float(noise.norm())
+    direction = torch.nn.functional.normalize(torch.ones(200, dtype=torch.float64), dim=0)
+    truth = 60 * torch.outer(direction, direction)
+    found = above_edge(truth + noise, std)
+    assert float((found - truth).norm()) < 0.6 * float(noise.norm())
+    assert float(direction @ found @ direction) == pytest.approx(60, rel=0.1)
+
+
+def test_a_repaired_matrix_is_positive_and_a_good_one_is_left_alone():
+    good = torch.tensor([[2.0, 0.5], [0.5, 1.0]]).double()
+    assert torch.allclose(positive(good, good.diagonal(), 0.02), good)
+    bad = torch.tensor([[1.0, 3.0], [3.0, 1.0]]).double()
+    values = torch.linalg.eigvalsh(positive(bad, bad.diagonal(), 0.02))
+    assert float(values.min()) == pytest.approx(0.02)
+
+
+# -- the mixture -----------------------------------------------------------------------------------------------------
+
+
+def test_draws_have_the_moments_of_the_parameters():
+    basis = torch.linalg.qr(torch.randn(6, 2, generator=torch.Generator().manual_seed(0)))[0]
+    mixture = GaussianMixture(
+        means=torch.arange(12.0).view(2, 6),
+        basis=basis,
+        weights=torch.tensor([[0.25, 0.75], [1.0, 0.0]]),
+        offsets=torch.tensor([[[3.0, 0], [-1.0, 0]], [[0.0, 0], [9.0, 9.0]]]),
+        factors=torch.tensor([[[[1.0, 0], [0.5, 1.0]]], [[[2.0, 0], [0, 0.1]]]]),
+        residual=torch.full((6,), 0.1),
+    )
+    generator = torch.Generator().manual_seed(0)
+    for code in (0, 1):
+        x = mixture.draw(torch.full((40_000,), code), generator).double()
+        assert torch.allclose(x.mean(0), mixture.means[code].double(), atol=0.05)
+        factor = mixture.factors[code, 0].double()
+        inside = factor @ factor.T
+        for weight, offset in zip(mixture.weights[code], mixture.offsets[code], strict=True):
+            inside = inside + weight * torch.outer(offset, offset)
+        wanted = basis.double() @ inside @ basis.double().T + 0.01 * torch.eye(6)
+        assert torch.allclose(torch.cov(x.T), wanted, atol=0.1)
+
+
+def test_after_clipping_means_are_what_was_wanted():
+    draws = torch.randn(5000, 3, generator=torch.Generator().manual_seed(0)) * 0.3
+    centre = torch.tensor([0.05, 0.5, 0.97])
+    draws = draws + centre
+    plain = draws.clamp(0, 1).mean(0)
+    fitted = RangeFit.to(centre, draws)(draws).clamp(0, 1).mean(0)
+    assert (plain - centre).abs().max() > 0.05
+    assert ((fitted - centre).abs() < 0.6 * (plain - centre).abs() + 1e-3).all()
+
+
+@pytest.mark.parametrize("refine", [True, False])
+def test_shares_of_the_budget_add_up_to_one(refine):
+    plan = Mixture(refine=refine).plan(blobs(4).schema, 3.0)
+    assert sum((3.0 / charge.noise_multiplier) ** 2 for charge in plan) == pytest.approx(1.0)
+
+
+def test_with_little_noise_samples_have_the_records_means_and_variances():
+    data = blobs()
+    sample = Mixture(refine=False).fit(data, SEVERAL).sample(4000)
+    for code in (0, 1):
+        real = data.images[data.labels == code].reshape(-1, 64)
+        made = sample.images[sample.labels == code].reshape(-1, 64) / 255
+        assert np.abs(real.mean(0) - made.mean(0)).max() < 0.02
+        strongest = np.linalg.eigvalsh(np.cov(real.T))[-1]
+        assert np.linalg.eigvalsh(np.cov(made.T))[-1] == pytest.approx(strongest, rel=0.3)
+
+
+def test_clusters_are_found_where_a_class_has_them():
+    rng = np.random.default_rng(0)
+    bright = rng.random(4000) < 0.3
+    images = np.where(bright, 0.85, 0.15)[:, None, None, None] + rng.normal(
+        0, 0.03, (4000, 1, 6, 6)
+    )
+    data = Dataset.from_arrays(np.clip(images, 0, 1).astype(np.float32))
+    made = Mixture(refine=False).fit(data, SEVERAL).sample(3000).images.mean(axis=(1, 2, 3)) / 255
+    assert (made > 0.65).mean() == pytest.approx(0.3, abs=0.06)
+    assert ((made > 0.35) & (made < 0.65)).mean() < 0.1
+
+
+def test_a_table_keeps_ranges_shares_and_missing_values():
+    data = table()
+    sample = Mixture().fit(data, SEVERAL).sample(4000)
+    for code in (0, 1):
+        real, made = data.values[data.labels == code], sample.values[sample.labels == code]
+        assert made[:, 0].mean() == pytest.approx(real[:, 0].mean(), abs=3)
+        for town in range(3):
+            share = (real[:, 1] == town).mean()
+            assert (made[:, 1] == town).mean() == pytest.approx(share, abs=0.06)
+        assert np.isnan(made[:, 2]).mean() == pytest.approx(0.25, abs=0.08)
+    assert not np.isnan(sample.values[:, :2]).any()
+
+
+@pytest.mark.parametrize("value", [0, 128, 255])
+@pytest.mark.parametrize("refine", [True, False])
+def test_constant_pictures_give_nearly_constant_samples(value, refine):
+    data = Dataset.from_arrays(np.full((2000, 8, 8), value, dtype=np.uint8))
+    made = Mixture(refine=refine).fit(data, SEVERAL).sample(50).images.astype(float)
+    assert np.abs(made - value).mean() < 12
+
+
+def test_records_of_no_known_class_count_for_nothing():
+    data = blobs(2000)
+    labels = data.labels.copy()
+    images = data.images.copy()
+    labels[:1000], images[:1000] = -1, 1.0
+
+    class Odd(Dataset):
+        def _codes(self, _):
+            return None
+
+    batches = [Batch(torch.from_numpy(images), torch.from_numpy(labels))]
+    odd = Dataset(data._source, data.schema, "odd")
+    odd.batches = lambda size: iter(batches)  # type: ignore[method-assign]
+    sample = Mixture(refine=False).fit(odd, SEVERAL).sample(500).images / 255
+    assert sample.mean() < 0.6
+
+
+def test_a_run_can_be_trained_again_from_its_releases(tmp_path):
+    first = Mixture(refine=True).fit(
+        blobs(300), Budget(epsilon=5, delta=1e-5), out=tmp_path / "run"
+    )
+    again = Mixture(refine=True).refit(tmp_path / "run")
+    assert np.array_equal(first.sample(20).images, again.sample(20).images)
+    with pytest.raises(BadInput, match="refine"):
+        Mixture(refine=False).refit(tmp_path / "run")
+
+
+@pytest.mark.parametrize("bad", [{"candidates": 0}, {"candidates": 2.5}, {"refine": "maybe"}])
+def test_senseless_settings_are_refused_before_a_row_is_read(bad):
+    with pytest.raises(BadInput, match=next(iter(bad))):
+        Mixture(**bad).fit(blobs(4), SEVERAL)
+
+
+def test_a_private_size_is_not_needed():
+    budget = Budget(epsilon=100, delta=1e-5, neighbours=Neighbours.ADD_REMOVE)
+    data = blobs()
+    sample = Mixture(refine=False).fit(data, budget).sample(1000).images / 255
+    assert sample.mean() == pytest.approx(float(data.images.mean()), abs=0.03)
+
+
+# -- refinement ------------------------------------------------------------------------------------------------------
+
+
+def test_the_best_candidates_of_each_class_are_kept():
+    class Bright(Selection):
+        def scores(self, scattering, records, labels):
+            return records.float().mean(dim=(1, 2, 3))
+
+    schema = blobs(4).schema
+    selection = Bright(None, torch.zeros(2, 1), schema)  # type: ignore[arg-type]
+    drawn = []
+
+    def draw(labels, generator):
+        drawn.append(
+            torch.rand(len(labels), 1, 8, 8, generator=generator) + labels.view(-1, 1, 1, 1)
+        )
+        return drawn[-1]
+
+    labels = torch.tensor([0, 1, 0, 1, 1])
+    kept = selection.draw(labels, draw, torch.Generator().manual_seed(0), 4)
+    assert len(drawn[0]) == 20
+    assert torch.equal((kept.mean(dim=(1, 2, 3)) > 1).long(), labels)
+    brightness = drawn[0].mean(dim=(1, 2, 3))
+    best = brightness[brightness < 1].sort(descending=True).values[:2]
+    assert torch.allclose(kept[labels == 0].mean(dim=(1, 2, 3)).sort(descending=True).values, best)
+
+
+def test_refinement_moves_samples_towards_the_records():
+    data = blobs()
+    fitted = Mixture().fit(data, SEVERAL)
+    selection = fitted.selection_
+    # Where real and drawn portraits differ, the real ones' mean was found on the right side.
+    view = selection.portraits.view(data.schema)
+    around, labels = view(next(data.batches(3000)))
+    for code in (0, 1):
+        moved = selection.real[code] - selection.portraits.drawn[code]
+        assert float(moved @ around[labels == code].mean(0)) > 0
+
+
+def test_refined_samples_stream_and_survive_saving(tmp_path, monkeypatch):
+    fitted = Mixture().fit(blobs(400), Budget(epsilon=3, delta=1e-5))
+    fitted.save(tmp_path / "run")
+    again = Synthesizer.load(tmp_path / "run")
+    assert np.array_equal(fitted.sample(70, seed=2).images, again.sample(70, seed=2).images)
+    monkeypatch.setattr("sfumato.methods.mixture._CHUNK", 16)
+    assert len(fitted.sample(70, seed=2)) == 70

@@ -1,0 +1,305 @@
+"""Perceptual features: lengths, bounds and rows hold whatever the network; public centre, basis and weights."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from sfumato.data import Batch, Dataset
+from sfumato.errors import BadInput
+from sfumato.features.perceptual import (
+    NetworkEncoder,
+    PerceptualFeatures,
+    ScatteringEncoder,
+    make_encoder,
+    public_basis,
+    public_centre,
+    public_rows,
+    random_basis,
+)
+from sfumato.networks import Network, list_networks
+from sfumato.networks.pretrained import SmallResNet, save_extractor
+from sfumato.privacy import BoundedSum, enforced_bound
+
+SHAPE = (1, 8, 8)
+
+
+def small_network(seed: int = 0) -> nn.Sequential:
+    torch.manual_seed(seed)
+    return nn.Sequential(
+        nn.Conv2d(1, 4, 3, padding=1),
+        nn.BatchNorm2d(4),
+        nn.ReLU(),
+        nn.Conv2d(4, 6, 3, stride=2, padding=1, bias=False),
+        nn.ReLU(),
+    ).eval()
+
+
+def encoder(layers=("2", "4"), **settings) -> NetworkEncoder:
+    return NetworkEncoder(small_network(), layers, SHAPE, **settings)
+
+
+def batch_of(n: int = 5, seed: int = 0) -> Batch:
+    return Batch(torch.rand(n, *SHAPE, generator=torch.Generator().manual_seed(seed)), None)
+
+
+def test_features_are_the_paper_formula():
+    network = small_network()
+    batch = batch_of()
+    first = network[:3](batch.values)
+    raw = torch.cat([first.flatten(1), network[3:](first).flatten(1)], dim=1)
+    squares = raw.square()
+    wanted = torch.cat(
+        [
+            raw / raw.norm(dim=1, keepdim=True),
+            0.5 * squares / squares.norm(dim=1, keepdim=True),
+        ],
+        dim=1,
+    )
+    phi = PerceptualFeatures(encoder(), second_weight=0.5)
+    assert phi.dim == 2 * (4 * 64 + 6 * 16)
+    assert torch.allclose(phi(batch), wanted, atol=1e-6)
+    only = PerceptualFeatures(encoder(), moments=1, taps=("4",))
+    last = network(batch.values).flatten(1)
+    assert torch.allclose(only(batch), last / last.norm(dim=1, keepdim=True), atol=1e-6)
+
+
+@pytest.mark.parametrize("moments", [1, 2])
+@pytest.mark.parametrize("balance", [False, True])
+@pytest.mark.parametrize("scale", [1e-12, 1.0, 1e12])
+def test_the_length_is_the_bound_however_large_the_activations(moments, balance, scale):
+    network = small_network()
+    with torch.no_grad():
+        network[0].weight.mul_(scale)
+        network[0].bias.mul_(scale)
+    made = NetworkEncoder(network, ("2", "4"), SHAPE)
+    phi = PerceptualFeatures(made, moments=moments, balance=balance, second_weight=2.0)
+    lengths = phi(batch_of()).double().norm(dim=1)
+    assert phi.bound == pytest.approx(math.sqrt(1 + (4 if moments == 2 else 0)))
+    assert torch.allclose(lengths, torch.full_like(lengths, phi.bound), rtol=1e-5)
+
+
+def test_an_image_that_the_network_does_not_see_gives_zero_not_nan():
+    network = nn.Sequential(nn.Conv2d(1, 3, 3, bias=False), nn.ReLU()).eval()
+    phi = PerceptualFeatures(NetworkEncoder(network, ("1",), SHAPE))
+    black = torch.zeros(2, *SHAPE, requires_grad=True)
+    features = phi.of(black)
+    assert torch.equal(features, torch.zeros_like(features))
+    features.sum().backward()
+    assert torch.isfinite(black.grad).all()
+
+
+def test_each_layer_has_the_same_length_when_balanced():
+    phi = PerceptualFeatures(encoder(), moments=1, balance=True)
+    rows = phi(batch_of())
+    assert torch.allclose(rows[:, :256].norm(dim=1), torch.tensor(0.5).sqrt(), atol=1e-5)
+    assert torch.allclose(rows[:, 256:].norm(dim=1), torch.tensor(0.5).sqrt(), atol=1e-5)
+
+
+@pytest.mark.parametrize("make", [encoder, lambda: ScatteringEncoder(SHAPE)])
+def test_each_row_sees_its_own_image_only(make):
+    phi = PerceptualFeatures(make())
+    batch = batch_of(150)
+    whole = phi(batch)
+    for i in (0, 140):
+        alone = phi(Batch(batch.values[i : i + 1], None))
+        assert torch.allclose(alone[0], whole[i], atol=1e-5)
+    others = batch.values.clone()
+    others[1:] = math.nan
+    assert torch.allclose(phi(Batch(others, None))[0], whole[0], atol=1e-5)
+
+
+def test_rows_that_are_no_images_are_dropped_behind_the_wall():
+    phi = PerceptualFeatures(encoder())
+    values = batch_of(3).values
+    values[1] = math.nan
+    units = BoundedSum(phi).rows(Batch(values, None)) * BoundedSum(phi).grid
+    assert torch.equal(units[1], torch.zeros_like(units[1]))
+    assert (units.double().norm(dim=1) <= enforced_bound(phi)).all()
+
+
+def test_a_network_that_mixes_records_is_refused_at_once_and_later():
+    training = small_network().train()
+    with pytest.raises(BadInput, match="training mode"):
+        NetworkEncoder(training, ("2",), SHAPE)
+    without = nn.Sequential(nn.BatchNorm2d(1, track_running_stats=False), nn.ReLU()).eval()
+    with pytest.raises(BadInput, match="without running statistics"):
+        NetworkEncoder(without, ("1",), SHAPE)
+    network = small_network()
+    made = NetworkEncoder(network, ("2",), SHAPE)
+    made.train()
+    assert not network[1].training  # the encoder cannot be put into training mode …
+    network[1].train()
+    with pytest.raises(BadInput, match="training mode"):  # … and its insides are watched
+        PerceptualFeatures(made)(batch_of())
+
+
+def test_running_statistics_never_move():
+    network = small_network()
+    before = network[1].running_mean.clone()
+    PerceptualFeatures(NetworkEncoder(network, ("2",), SHAPE))(batch_of())
+    assert torch.equal(network[1].running_mean, before)
+
+
+def test_only_features_without_negative_entries_get_the_smaller_sensitivity():
+    assert PerceptualFeatures(encoder()).replace_ratio == pytest.approx(math.sqrt(2))
+    assert PerceptualFeatures(encoder(("0", "2"))).replace_ratio == 2  # before the ReLU
+    phi = PerceptualFeatures(encoder())
+    rows = public_rows(phi, Dataset.from_arrays(batch_of(20).values.numpy()), 20)
+    centre, radius = public_centre(rows)
+    assert PerceptualFeatures(encoder(), centre=centre, radius=radius).replace_ratio == 2
+    assert PerceptualFeatures(encoder(), basis=random_basis(phi.dim, 5, 0)).replace_ratio == 2
+    gaps = (rows[:, None] - rows[None]).norm(dim=2)
+    assert float(gaps.max()) <= math.sqrt(2) * phi.bound
+
+
+def test_gradients_reach_the_pixels_and_not_the_weights():
+    network = small_network()
+    phi = PerceptualFeatures(NetworkEncoder(network, ("4",), SHAPE))
+    pixels = batch_of().values.requires_grad_()
+    phi.of(pixels)[:, 0].sum().backward()
+    assert float(pixels.grad.abs().max()) > 0
+    assert all(p.grad is None and not p.requires_grad for p in network.parameters())
+
+
+def test_memory_is_bounded_by_the_rows_that_pass_at_once():
+    seen = []
+    network = small_network()
+    network.register_forward_pre_hook(lambda module, inputs: seen.append(len(inputs[0])))
+    phi = PerceptualFeatures(NetworkEncoder(network, ("4",), SHAPE))
+    phi(batch_of(1000))
+    assert max(seen) <= 128
+    assert sum(seen[1:]) == 1000  # the first was the image of zeros that found the width
+
+
+def test_layers_are_averaged_to_few_places_and_images_resized():
+    assert encoder(pool=2).widths == (4 * 4, 6 * 4)
+    assert encoder(size=16).widths == (4 * 256, 6 * 64)
+    whole, pooled = encoder(("2",)), encoder(("2",), pool=1)
+    pixels = batch_of().values
+    wanted = whole(pixels)[0].view(5, 4, 64).mean(2)
+    assert torch.allclose(pooled(pixels)[0], wanted, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "settings", [{"layers": ()}, {"layers": ("9",)}, {"pool": 0}, {"size": -1}]
+)
+def test_senseless_encoders_are_refused(settings):
+    with pytest.raises(BadInput):
+        encoder(**settings)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"moments": 3},
+        {"second_weight": 0.0},
+        {"taps": ("7",)},
+        {"taps": ()},
+        {"centre": torch.zeros(704)},
+        {"centre": torch.zeros(3), "radius": 1.0},
+        {"centre": torch.zeros(704), "radius": 0.0},
+        {"basis": torch.zeros(2, 3)},
+    ],
+)
+def test_senseless_features_are_refused(settings):
+    with pytest.raises(BadInput):
+        PerceptualFeatures(encoder(), **settings)
+
+
+# -- public centre and basis -----------------------------------------------------------------------------------------
+
+
+def test_centred_features_are_clipped_to_the_public_radius():
+    phi = PerceptualFeatures(encoder())
+    rows = phi(batch_of(200))
+    centre, radius = public_centre(rows, covered=0.5)
+    centred = PerceptualFeatures(encoder(), centre=centre, radius=radius)
+    assert centred.bound == 1
+    found = centred(batch_of(200))
+    lengths = found.norm(dim=1)
+    assert (lengths <= 1 + 1e-5).all()
+    inside = lengths < 1 - 1e-5
+    assert 0.4 < float(inside.float().mean()) < 0.6
+    assert torch.allclose(found[inside], ((rows - centre) / radius)[inside], atol=1e-5)
+
+
+def test_a_public_basis_finds_the_directions_of_the_public_data():
+    generator = torch.Generator().manual_seed(3)
+    axes = torch.linalg.qr(torch.randn(50, 4, generator=generator)).Q.T
+    rows = torch.randn(30, 4, generator=generator) @ axes
+    basis = public_basis(rows, 4)
+    assert torch.allclose(basis @ basis.T, torch.eye(4), atol=1e-5)
+    assert torch.allclose(rows @ basis.T @ basis, rows, atol=1e-4)
+    with pytest.raises(BadInput, match="public records"):
+        public_basis(rows, 31)
+
+
+def test_a_random_basis_keeps_lengths_on_average_and_the_bound_always():
+    basis = random_basis(704, 100, seed=1)
+    assert torch.allclose(basis @ basis.T, 7.04 * torch.eye(100), atol=1e-3)
+    vectors = torch.randn(400, 704, generator=torch.Generator().manual_seed(0))
+    ratio = (vectors @ basis.T).square().sum(1) / vectors.square().sum(1)
+    assert float(ratio.mean()) == pytest.approx(1.0, abs=0.03)
+    phi = PerceptualFeatures(encoder(), basis=basis)
+    assert phi.dim == 100
+    assert (phi(batch_of(50)).norm(dim=1) <= phi.bound * (1 + 1e-6)).all()
+    with pytest.raises(BadInput, match="does not fit"):
+        random_basis(3, 4, 0)
+
+
+# -- encoders by name ------------------------------------------------------------------------------------------------
+
+
+def own_extractor(path):
+    torch.manual_seed(0)
+    card = {"about": "a test", "trained_on": [], "licence": "none needed"}
+    settings = {"classes": 3, "width": 8, "repeats": 1, "stride": 1}
+    return save_extractor(path, SmallResNet(**settings), settings, card)
+
+
+def test_a_pretrained_extractor_serves_by_its_path(tmp_path):
+    made = make_encoder(str(own_extractor(tmp_path / "own.safetensors")), SHAPE, pool=4)
+    assert made.taps[0] == "stem"
+    assert len(made.taps) == 7
+    assert made.non_negative
+    phi = PerceptualFeatures(made)
+    assert torch.allclose(phi(batch_of()).norm(dim=1), torch.tensor(math.sqrt(2)), atol=1e-5)
+
+
+def test_an_encoder_without_weights_has_the_widths_of_the_real_one():
+    info = next(i for i in list_networks() if i.name == "alexnet")
+    settings = {"size": 32, "pool": 2}
+    real = NetworkEncoder(Network(info, info.build()), ("relu1", "relu3"), SHAPE, **settings)
+    outline = make_encoder("alexnet", SHAPE, layers=("relu1", "relu3"), weights=False, **settings)
+    assert (outline.widths, outline.taps) == (real.widths, real.taps)
+    assert outline.non_negative
+    assert real.non_negative
+
+
+@pytest.mark.parametrize("name", ["vgg16", "vgg19", "resnet18", "resnet18-cifar10", "alexnet"])
+def test_named_networks_have_a_usual_choice_of_layers(name):
+    made = make_encoder(name, (3, 32, 32), weights=False, size=32)
+    assert made.non_negative
+    if name == "vgg19":
+        assert len(made.taps) == 16
+        assert sum(made.widths) == 303_104  # the paper's number of features at 32 pixels
+
+
+def test_scattering_takes_no_layers():
+    assert make_encoder("scattering", SHAPE).taps == ("order0", "order1", "order2")
+    with pytest.raises(BadInput, match="takes no layers"):
+        make_encoder("scattering", SHAPE, size=32)
+
+
+def test_features_of_scattering_are_found_again_by_order():
+    made = ScatteringEncoder((2, 12, 12))
+    pixels = torch.rand(3, 2, 12, 12)
+    together = torch.cat(made(pixels), dim=1)
+    whole = made.scattering(pixels)
+    assert together.shape == whole.shape
+    assert np.allclose(together.sort(dim=1).values, whole.sort(dim=1).values)

@@ -1,0 +1,174 @@
+"""Pretraining: learns, goes on where it stopped, says what it saw, and is loud about what it takes for public."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from click.testing import CliRunner
+from torch import nn
+
+import sfumato.pretrain
+from sfumato.codecs import AutoencoderCodec, get_codec, load_codec
+from sfumato.data import Dataset
+from sfumato.errors import BadInput, CorruptArtifact, RunConflict
+from sfumato.networks import activations, get_network
+from sfumato.pretrain import Schedule, pretrain_codec, pretrain_extractor, pretrain_pca
+from sfumato.pretrain_cli import pretrain
+
+
+def bars(n: int = 200, *, labelled: bool = True) -> Dataset:
+    """Upright and level bars at random places."""
+    rng = np.random.default_rng(0)
+    labels = np.arange(n) % 2
+    pixels = np.zeros((n, 1, 12, 12), dtype=np.uint8)
+    for i, at in enumerate(rng.integers(0, 10, n)):
+        if labels[i]:
+            pixels[i, 0, :, at : at + 2] = 255
+        else:
+            pixels[i, 0, at : at + 2] = 255
+    given = {"classes": 2, "labels": labels} if labelled else {}
+    return Dataset.from_arrays(pixels, name="bars", **given)
+
+
+def schedule(steps: int, **more: object) -> Schedule:
+    return Schedule(steps=steps, batch=16, learning_rate=5e-3, **more)
+
+
+def test_a_codec_learns_its_public_pictures(tmp_path):
+    public = bars()
+    codec = pretrain_codec(public, tmp_path / "c.safetensors", schedule(40), dim=8, width=8)
+    pixels = public.take(np.arange(0, 200, 20)).pixels()
+    untrained = AutoencoderCodec.untrained((1, 12, 12), 8, 8, seed=0)
+    before = (untrained.decode(untrained.encode(pixels)) - pixels).square().mean()
+    assert codec.card.quality["mean_squared_error"] < 0.6 * float(before)
+    assert codec.card.records == 190  # every twentieth is kept out
+    assert codec.card.settings["steps"] == 40
+    opened = get_codec(str(tmp_path / "c.safetensors"), public.schema)
+    assert torch.equal(opened.encode(pixels), codec.encode(pixels))
+    assert opened.card == codec.card
+    assert [p.name for p in tmp_path.iterdir()] == ["c.safetensors"]  # no checkpoint is left
+
+
+def test_a_stopped_training_goes_on_to_the_same_codec(tmp_path, monkeypatch):
+    public = bars(60)
+    whole = pretrain_codec(public, tmp_path / "whole.safetensors", schedule(8), dim=4, width=8)
+    made = sfumato.pretrain.Schedule.training
+
+    def hurried(self, out, title):
+        how = made(self, out, title)
+        how.checkpoint_seconds = -1.0
+        return how
+
+    monkeypatch.setattr(sfumato.pretrain.Schedule, "training", hurried)
+
+    def stop(record):
+        if record["step"] == 5 and not going_on:
+            raise KeyboardInterrupt
+
+    going_on = False
+    out = tmp_path / "part.safetensors"
+    with pytest.raises(KeyboardInterrupt):
+        pretrain_codec(public, out, schedule(8, log=stop), dim=4, width=8)
+    assert not out.exists()
+    assert (tmp_path / ".part.safetensors.checkpoint").exists()
+    going_on = True
+    resumed = pretrain_codec(public, out, schedule(8, log=stop, resume=True), dim=4, width=8)
+    pixels = public.take(np.arange(5)).pixels()
+    assert torch.equal(resumed.encode(pixels), whole.encode(pixels))
+
+
+def test_an_extractor_tells_its_classes_apart_and_is_known_by_its_path(tmp_path):
+    path = tmp_path / "e.safetensors"
+    network, card = pretrain_extractor(bars(), path, schedule(30), width=8)
+    assert card.quality["accuracy"] > 0.8
+    again = get_network(str(path))
+    pixels = bars().take(np.arange(6)).pixels()
+    assert torch.equal(again(pixels), network(pixels))
+    assert again.info.trained_on == ("bars",)
+    layers = again.info.layers
+    assert layers[0] == "stem" and len(layers) == 7
+    seen = activations(again, pixels, layers)
+    assert all((part >= 0).all() for part in seen.values())
+    alone = activations(again, pixels[2:3], layers)
+    for layer in layers:  # row-wise
+        assert torch.allclose(seen[layer][2], alone[layer][0], atol=1e-5)
+    assert not any(isinstance(m, nn.modules.batchnorm._NormBase) for m in again.body.modules())
+
+
+def test_an_extractor_that_is_damaged_or_none_is_refused(tmp_path):
+    path = tmp_path / "e.safetensors"
+    pretrain_extractor(bars(80), path, schedule(1), width=8)
+    content = path.read_bytes()
+    path.write_bytes(content[:-40])
+    with pytest.raises(CorruptArtifact):
+        get_network(str(path))
+    path.write_bytes(content.replace(b'\\"width\\": 8', b'\\"width\\": 9'))
+    with pytest.raises(CorruptArtifact):
+        get_network(str(path))
+    pretrain_pca(bars(), tmp_path / "p.safetensors", dim=3)
+    with pytest.raises(BadInput, match="holds no extractor"):
+        get_network(str(tmp_path / "p.safetensors"))
+
+
+def test_what_cannot_be_learnt_from_is_refused(tmp_path):
+    out = tmp_path / "x.safetensors"
+    with pytest.raises(BadInput, match="no labels"):
+        pretrain_extractor(bars(labelled=False), out, schedule(1))
+    with pytest.raises(BadInput, match="too few"):
+        pretrain_codec(bars(30), out, schedule(1))
+    with pytest.raises(BadInput, match="noise"):
+        pretrain_codec(bars(), out, schedule(1), noise=3.0)
+    with pytest.raises(BadInput, match="multiple of 8"):
+        pretrain_codec(bars(), out, schedule(1), width=12)
+    with pytest.raises(BadInput, match="at least one step"):
+        pretrain_codec(bars(), out, schedule(0))
+    out.write_text("mine")
+    with pytest.raises(RunConflict, match="exists already"):
+        pretrain_codec(bars(), out, schedule(1))
+    with pytest.raises(RunConflict, match="exists already"):
+        pretrain_pca(bars(), out)
+    assert out.read_text() == "mine"
+
+
+# -- the command -------------------------------------------------------------------------------------------------------
+
+
+def run(*arguments: str):
+    return CliRunner().invoke(pretrain, list(arguments), catch_exceptions=False)
+
+
+def test_the_command_says_that_everything_is_treated_as_public_even_when_quiet(tmp_path):
+    bars().save(tmp_path / "bars.npz")
+    done = run(
+        *("--public", str(tmp_path / "bars.npz"), "--kind", "pca", "--dim", "4", "--quiet"),
+        *("--out", str(tmp_path / "p.safetensors")),
+    )
+    assert done.exit_code == 0, done.output
+    assert "treated as PUBLIC" in done.stderr
+    assert "no ε covers them" in done.stderr
+    assert load_codec(tmp_path / "p.safetensors").dim == 4
+
+
+def test_the_command_trains_a_codec_and_prints_its_card(tmp_path):
+    bars().save(tmp_path / "bars.npz")
+    done = run(
+        *("--public", str(tmp_path / "bars.npz"), "--dim", "4", "--width", "8", "--steps", "2"),
+        *("--out", str(tmp_path / "c.safetensors"), "--json", "--quiet"),
+    )
+    card = json.loads(done.stdout)["card"]
+    assert card["trained_on"] == ["bars.npz"]
+    assert card["quality"]["mean_squared_error"] > 0
+    assert load_codec(tmp_path / "c.safetensors").card.to_json() == card
+
+
+def test_a_set_that_stands_for_private_data_is_pointed_out(tmp_path):
+    done = run(
+        *("--public", "digits", "--kind", "extractor", "--width", "8", "--steps", "1", "--quiet"),
+        *("--out", str(tmp_path / "d.safetensors")),
+    )
+    assert "Do not use it on private data drawn from digits itself" in done.stderr
+    assert "accuracy" in done.stdout
+    assert get_network(str(tmp_path / "d.safetensors")).info.trained_on == ("digits:train",)
