@@ -136,7 +136,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--codecs", type=Path)
     parser.add_argument("--steps", type=int, default=1200)
-    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--seeds", type=int, default=3, help="fits a cell; 0 leaves DP-MGE out")
     parser.add_argument("--only", default=",".join(TRAINED), help="public sets to train on")
     parser.add_argument("--no-adain", action="store_true", help="leave out what fetches VGG19")
     arguments = parser.parse_args()
@@ -145,7 +145,8 @@ def main() -> None:
         folder = arguments.codecs or Path(temporary)
         names = arguments.only.split(",")
         reconstructions(folder, names, arguments.steps, not arguments.no_adain)
-        private_digits(folder, arguments.steps, arguments.seeds)
+        if arguments.seeds:
+            private_digits(folder, arguments.steps, arguments.seeds)
         print(
             f"Autoencoders of {', '.join(names)}: {arguments.steps} steps, or as the card of the file in --codecs says."
         )

@@ -2,6 +2,7 @@
 
     python benchmarks/run.py            all of them
     python benchmarks/run.py NAME …     some; the results of the others stay
+    python benchmarks/run.py NAME=FILE  what NAME printed when it was run before (long ones are better run alone)
 
 Each benchmark is a script beside this one that prints Markdown or plain lines. Its last output is kept in `benchmarks/results/`.
 """
@@ -22,13 +23,20 @@ BENCHMARKS = {
     "merf_speed": "The whole DP-MERF fit, against a plain implementation",
     "mepf_speed": "A DP-MEPF step, against one pass of its encoder and generator",
     "mepf_accuracy": "DP-MEPF on Fashion-MNIST and MNIST",
+    "mixture_accuracy": "The mixture on Fashion-MNIST and MNIST",
+    "mixture_proxies": "The mixture's settings on public stand-ins",
     "merf_accuracy": "DP-MERF on Fashion-MNIST",
     "hp_accuracy": "DP-HP on MNIST and Fashion-MNIST",
     "hp_kernel": "Hermite and random Fourier features against the exact kernel",
     "table_accuracy": "DP-MERF and DP-HP on tables",
     "gaussians": "DP-MERF and DP-HP on 25 Gaussians",
     "llm_accuracy": "DP-LLM on MNIST and Fashion-MNIST",
+    "dpsgd_speed": "A DP-SGD step, against the same step without privacy",
+    "dre_modes": "DP-DRE and DP-MGE on some classes of a public superset",
+    "gan_accuracy": "DP-CGAN, DP-GAN-FT and DP-GAN-MI on Fashion-MNIST",
     "evaluation_speed": "Evaluation: real-data accuracy of the classifiers, and their time",
+    "evaluation_paper": "Evaluation: the paper preset on real data, beside the papers' own real-data rows",
+    "fid_speed": "Evaluation: Inception features and FID",
     "codec_quality": "Codecs: reconstructions, and DP-MGE on font digits",
 }
 
@@ -62,7 +70,8 @@ def quote_in_readme(results: Path) -> None:
 
 
 def main() -> int:
-    wanted = sys.argv[1:] or list(BENCHMARKS)
+    given = dict(a.partition("=")[::2] for a in sys.argv[1:]) or dict.fromkeys(BENCHMARKS, "")
+    wanted = list(given)
     unknown = [name for name in wanted if name not in BENCHMARKS]
     if unknown:
         print(
@@ -73,14 +82,17 @@ def main() -> int:
     results = HERE / "results"
     results.mkdir(exist_ok=True)
     for name in wanted:
-        print(f"{name} …", file=sys.stderr, flush=True)
-        done = subprocess.run(
-            [sys.executable, HERE / f"{name}.py"], stdout=subprocess.PIPE, text=True
-        )
-        if done.returncode:
-            print(f"{name} failed; its earlier result stays.", file=sys.stderr)
-            return done.returncode
-        output = done.stdout.strip()
+        if given[name]:
+            output = Path(given[name]).read_text(encoding="utf-8").strip()
+        else:
+            print(f"{name} …", file=sys.stderr, flush=True)
+            done = subprocess.run(
+                [sys.executable, HERE / f"{name}.py"], stdout=subprocess.PIPE, text=True
+            )
+            if done.returncode:
+                print(f"{name} failed; its earlier result stays.", file=sys.stderr)
+                return done.returncode
+            output = done.stdout.strip()
         body = output if output.startswith("|") else f"```\n{output}\n```"
         stamp = f"\n\n*{datetime.date.today()}; {machine()}.*\n"
         (results / f"{name}.md").write_text(body + stamp, encoding="utf-8")

@@ -12,12 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from sfumato.codecs import DctCodec
 from sfumato.data import Batch, Column, Dataset, Schema
 from sfumato.data.sources import ArraySource
 from sfumato.embedding import CountedByClass
 from sfumato.errors import BadInput, BudgetExceeded, CorruptArtifact, PlanMismatch, RunConflict
 from sfumato.features import FourierFeatures, Hermite, SumKernel, encoding_of
 from sfumato.methods import Merf, Synthesizer, get_method, list_methods
+from sfumato.methods.mge import DiagonalMoments
 from sfumato.privacy import BoundedSum, Budget, Neighbours, enforced_bound, epsilon_of
 from sfumato.storage import read_json
 
@@ -417,6 +419,7 @@ MAPS = {
     "counted by class": CountedByClass(FourierFeatures(64, 128, 10.0, seed=0), 3),
     "counted, unlabelled": CountedByClass(FourierFeatures(64, 128, 10.0, seed=0), 0),
 }
+MAPS["moments of a codec"] = DiagonalMoments(DctCodec((1, 8, 8)).facts, 3, DctCodec((1, 8, 8)))
 PIXELS = st.one_of(
     st.sampled_from([0.0, 1.0, math.nan, math.inf, 1e-40, -5.0, 1e30]), st.floats(0, 1, width=32)
 )

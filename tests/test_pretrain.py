@@ -43,7 +43,7 @@ def test_a_codec_learns_its_public_pictures(tmp_path):
     pixels = public.take(np.arange(0, 200, 20)).pixels()
     untrained = AutoencoderCodec.untrained((1, 12, 12), 8, 8, seed=0)
     before = (untrained.decode(untrained.encode(pixels)) - pixels).square().mean()
-    assert codec.card.quality["mean_squared_error"] < 0.6 * float(before)
+    assert codec.card.quality["mean_squared_error"] < 0.75 * float(before)
     assert codec.card.records == 190  # every twentieth is kept out
     assert codec.card.settings["steps"] == 40
     opened = get_codec(str(tmp_path / "c.safetensors"), public.schema)

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 DEMO_EPSILON, DEMO_DELTA, DEMO_SEED = 1.0, 1e-5, 0
 DEMO_FALLBACK = "digits"
+DEMO_METHOD = "mixture"
 
 
 @click.command()
@@ -54,7 +55,7 @@ DEMO_FALLBACK = "digits"
 @quiet_option
 @debug_option
 def demo(out: Path, name: str, settings: tuple[str, ...], quiet: bool) -> None:
-    """From nothing to a report: fit DP-MERF at ε = 1, δ = 1e-5, judge it on real test images.
+    """From nothing to a report: fit `mixture` at ε = 1, δ = 1e-5, judge it on real test images.
 
     Without a network it goes on with scikit-learn's 8×8 digits. A second time, what is already there is used again.
 
@@ -65,7 +66,7 @@ def demo(out: Path, name: str, settings: tuple[str, ...], quiet: bool) -> None:
     """
     progress = progress_for(quiet)
     progress.note(
-        f"The demo fits DP-MERF to {name} at ε = {DEMO_EPSILON:g}, δ = {DEMO_DELTA:g}, judges the synthetic "
+        f"The demo fits {DEMO_METHOD} to {name} at ε = {DEMO_EPSILON:g}, δ = {DEMO_DELTA:g}, judges the synthetic "
         "images on real ones and writes a report; the first time this takes a few minutes."
     )
     budget = budget_of(DEMO_EPSILON, DEMO_DELTA, "zero-out")
@@ -82,7 +83,7 @@ def demo(out: Path, name: str, settings: tuple[str, ...], quiet: bool) -> None:
         )
         name = DEMO_FALLBACK
         data = load_data(f"{name}:train", progress)
-    synthesizer = synthesizer_of("merf", given, DEMO_SEED)
+    synthesizer = synthesizer_of(DEMO_METHOD, given, DEMO_SEED)
     state = _demo_state(out, f"{name}:train", synthesizer, budget)
     if state == "another":
         say(f"{out} holds a demo with other data or settings, which is now {_move_aside(out)}.")
@@ -106,7 +107,7 @@ def demo(out: Path, name: str, settings: tuple[str, ...], quiet: bool) -> None:
         if key.startswith("accuracy.")
     )
     click.echo(
-        f"\nMade a private generator of {name} images with DP-MERF: ε = {DEMO_EPSILON:g}, δ = {DEMO_DELTA:g}."
+        f"\nMade a private generator of {name} images with {DEMO_METHOD}: ε = {DEMO_EPSILON:g}, δ = {DEMO_DELTA:g}."
     )
     click.echo(
         f"Classifiers trained on its synthetic images reach on real test images: {accuracy}."
@@ -119,7 +120,7 @@ def demo(out: Path, name: str, settings: tuple[str, ...], quiet: bool) -> None:
     command = "sfumato" if _on_path() else ".venv/bin/sfumato"
     click.echo("Next:")
     click.echo(f"  {command} sample {run} -n 60000 --out synthetic.npz")
-    click.echo(f"  {command} plan merf --data {name}:train --epsilon 0.5 --delta 1e-5")
+    click.echo(f"  {command} plan {DEMO_METHOD} --data {name}:train --epsilon 0.5 --delta 1e-5")
     click.echo(f"  {command} --help")
 
 
@@ -134,7 +135,7 @@ def _demo_state(out: Path, data: str, synthesizer: PrivateMethod, budget: Budget
     if not check_run_folder(out, resume=True):
         return "nothing"
     config = run_config(out)
-    if config.get("method") != "merf" or config.get("budget") != budget.to_json():
+    if config.get("method") != DEMO_METHOD or config.get("budget") != budget.to_json():
         raise RunConflict(f"{out} holds a run that is not the demo's; give --out another folder.")
     if config["data"].get("name") != data or config.get("settings") != as_plain(
         synthesizer.get_params()

@@ -7,7 +7,7 @@ not. A run is a function of its data, settings and seed; a checkpoint beside the
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -243,9 +243,7 @@ class _Feed:
     def kept_out(self) -> tuple[Tensor, Tensor | None]:
         return self._kept.pixels(), self._kept.labels
 
-    def seen(self) -> list[Batch] | Any:
+    def seen(self) -> Iterator[Batch]:
         """The records of the training, in order, for the card."""
-        return (
-            self._public.take(part)
-            for part in np.array_split(self._rows, 1 + len(self._rows) // 4096)
-        )
+        for part in np.array_split(self._rows, 1 + len(self._rows) // 4096):
+            yield self._public.take(part)

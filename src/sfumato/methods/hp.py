@@ -68,7 +68,7 @@ class Hp(Matched):
         "6 for tables.",
         "squash": "Columns whose public range reaches beyond this are compressed by asinh before scaling; none: no column is.",
         "latent": "Normal numbers that go into the generator; auto: 5 for images, 10 for tables.",
-        "hidden": "Width of the generator's dense layers.",
+        "hidden": "Width of the generator's dense layers; auto: 500 for images, 200 for tables.",
         "layers": "Dense hidden layers of a dense generator; the convolutional one has one.",
         "network": "The generator: auto (conv for images, dense for tables), conv or dense.",
         "steps": "Training steps of the generator.",
@@ -105,7 +105,7 @@ class Hp(Matched):
         stretch: float | None = None,
         squash: float | None = 100.0,
         latent: int | None = None,
-        hidden: int = 500,
+        hidden: int | None = None,
         layers: int = 2,
         network: str = "auto",
         steps: int = 3_000,
@@ -202,6 +202,9 @@ class Hp(Matched):
 
     def _latent(self, schema: Schema) -> int:
         return self.latent or (5 if schema.kind == "images" else 10)
+
+    def _hidden(self, schema: Schema) -> int:
+        return self.hidden or (500 if schema.kind == "images" else 200)
 
     def _check(self, schema: Schema) -> None:
         self._check_matched(schema, "order", "product_order", "product_dims")

@@ -7,6 +7,7 @@ generators by it is free as well.
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Callable
 from functools import partial
@@ -45,8 +46,10 @@ class Matched(Synthesizer):
     After a fit, `loss_` is the final matching loss: comparable between generators trained from one and the same release.
     """
 
-    latent: int | None
-    hidden: int
+    latent: (
+        Any  # a whole number; None where a method has its own choice, in `_latent` and `_hidden`
+    )
+    hidden: Any
     layers: int
     network: str
     steps: int
@@ -65,6 +68,10 @@ class Matched(Synthesizer):
     def _latent(self, schema: Schema) -> int:
         """How many normal numbers go into the generator."""
 
+    def _hidden(self, schema: Schema) -> int:
+        """The width of the generator's dense layers."""
+        return int(self.hidden)
+
     def _encoding(self, schema: Schema) -> Encoding:
         return encoding_of(schema, self.squash)
 
@@ -73,13 +80,13 @@ class Matched(Synthesizer):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             if schema.kind == "images" and self.network != "dense":
-                return ConvGenerator(schema.shape, schema.n_classes, latent, self.hidden)
+                return ConvGenerator(schema.shape, schema.n_classes, latent, self._hidden(schema))
             encoding = self._encoding(schema)
             return DenseGenerator(
                 encoding.numbers,
                 schema.n_classes,
                 latent,
-                [self.hidden] * self.layers,
+                [self._hidden(schema)] * self.layers,
                 blocks=[block.size for block in encoding.blocks],
                 optional=[(number, block.start) for number, block in encoding.optional],
                 shape=schema.shape if schema.kind == "images" else None,
@@ -146,7 +153,7 @@ class Matched(Synthesizer):
 
     def _restore(self, state: dict[str, Tensor]) -> None:
         self.shares_ = state["shares"]
-        self.loss_ = float(state["loss"])
+        self.loss_ = float(state.get("loss", math.nan))  # a run of 0.1.0 has none
         self.generator_ = self._network(self.schema_)
         self.generator_.load_state_dict(
             {
@@ -161,7 +168,7 @@ class Matched(Synthesizer):
         """Refuse senseless settings; `whole` are this method's own settings that must be whole numbers."""
         for name in ("latent", "hidden", "layers", "steps", "batch", "decays", "restarts", *whole):
             value: Any = getattr(self, name)
-            if value is None and name not in ("hidden", "layers", "steps", "decays", "restarts"):
+            if value is None and name not in ("layers", "steps", "decays", "restarts"):
                 continue
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise self._bad(name, "a whole number of at least 1")

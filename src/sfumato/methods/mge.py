@@ -35,6 +35,7 @@ _OUTER_FEATURE, _OUTER_COUNT = 0.80, 0.20
 # Squares of a unit vector of d numbers of equal size have length 1/√d, of normal ones √3/√d; beyond this many times 1/√d
 # they are clipped.
 _SQUARE_SPREAD = 3.0
+_MOST_ROUNDED = 30_000
 
 
 @register(
@@ -169,6 +170,9 @@ class DiagonalMoments(FeatureMap):
 
     @property
     def replace_ratio(self) -> float:
+        # Rounding to the wall's grid adds up to √dim · 2⁻¹⁸ to a distance; the room in the enforced bound covers that up to here.
+        if self.dim > _MOST_ROUNDED:
+            return 2.0
         return math.sqrt(max(2.0, 4 * _MEAN + 2 * _SQUARE))
 
     def segment_of(self, batch: Batch) -> Tensor | None:

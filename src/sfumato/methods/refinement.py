@@ -1,21 +1,23 @@
 """Ratio refinement: draw more than is wanted, and keep what looks most like the private records (DP-DRE turned inwards).
 
 A mixture of Gaussians has the right means and covariances and the wrong texture. Scattering features see texture, and they
-need no training. Where DP-DRE trains a discriminator between private and public features, here the base distribution is the
-private mixture itself, which may be sampled for ever, so nearly everything about the discriminator is free:
+need no training. DP-DRE tells private from public features; here the base distribution is the private mixture itself, which may
+be drawn from for ever.
 
-    1.  a portrait of an image: scattering features, whitened by the draws' own covariance within classes    (free)
-    2.  the private records' mean portrait in every class, around the draws'                                 (one release)
-    3.  2C Gaussians of unit covariance, real and drawn in each class: log p(real, y | portrait) in closed form (free)
-    4.  draw four times as many as wanted; keep in each class the quarter with the highest log p             (free)
+    1.  a portrait of an image: scattering features, whitened by the draws' own covariance within classes      (free)
+    2.  one linear classifier of 2C classes, real or drawn, each of class c, by full-batch gradient descent:
+        the gradients of the real records are noisy sums, those of the draws are free                          (paid steps)
+    3.  draw several times as many as wanted; keep in each class those with the highest log p(real, y | portrait) (free)
 
-Step 3 is linear discriminant analysis with 2C classes, of which C are known without noise. Private: the records, in step 2 only.
+A record's gradient is the product of its 2C errors and its portrait, so its length is known in closed form and the sum over
+records is one matrix product. Private: the records, in step 2 only.
 """
 
 from __future__ import annotations
 
+import hashlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
 from functools import lru_cache
 
@@ -23,14 +25,20 @@ import torch
 from torch import Tensor
 
 from sfumato.data import Batch, Schema
-from sfumato.features.moments import FiledVector, View, wiener
 from sfumato.features.scattering import Scattering
+from sfumato.privacy import Charge, OuterMap, PrivateData, Step, balanced, enforced_bound
 
+STEPS = 60
 WIDTH = 400  # whitened features
+_LABEL = "refinement"
 _SCALES = 2
 _MOST_FEATURES = 5000
-_DRAWS = 10_000  # to whiten by
-_REACH = 1.1  # clipping radius ÷ the length that a whitened portrait of a draw has
+_DRAWS = 20_000  # to whiten by, and to tell from
+_CONSTANT = 0.3  # beside a portrait of length about 1
+_RATE, _MOMENTUM = 4.0, 0.9
+# Noise of a step ÷ number of records up to which the rate is as it stands; above, steps shorten in proportion.
+_QUIET = 1e-3
+_MEMORY = 2**30  # bytes of portraits kept while the steps go over the same records
 
 Draw = Callable[[Tensor, torch.Generator], Tensor]  # labels → records
 
@@ -40,68 +48,106 @@ def refinable(schema: Schema) -> bool:
     return schema.kind == "images" and min(schema.shape[1:]) >= 2**_SCALES
 
 
-def width_of(schema: Schema) -> int:
-    return min(WIDTH, _scattering(schema).dim)
-
-
-def release_map(schema: Schema, view: View | None = None) -> FiledVector:
-    """The sum of portraits around the draws' class means, each divided by its radius, filed by class."""
-    width = width_of(schema)
-    return FiledVector(
-        width,
-        segments=max(1, schema.n_classes),
-        radius=_REACH * math.sqrt(width),
-        view=view,
+def charge_for(schema: Schema, noise_multiplier: float) -> Charge:
+    """What the steps cost, from public facts alone."""
+    phi = Gradients.shaped(schema)
+    return Charge(
+        label=_LABEL,
+        bound=enforced_bound(phi),
+        noise_multiplier=noise_multiplier * math.sqrt(STEPS),
+        steps=STEPS,
+        dimension=phi.dim,
     )
 
 
 @dataclass(frozen=True)
 class Portraits:
-    """Whitened scattering features, and where each class of draws lies in them."""
+    """Scattering features, whitened to length about 1, and a constant."""
 
     centre: Tensor  # (features,)
     mixing: Tensor  # (features, width)
-    drawn: Tensor  # (classes, width)
 
     @classmethod
     def by(
         cls, schema: Schema, shares: Tensor, draw: Draw, generator: torch.Generator
-    ) -> Portraits:
-        """Whitened by draws of the generator, as many of each class that has records."""
+    ) -> tuple[Portraits, Tensor, Tensor]:
+        """Whitened by draws of the generator; also the portraits of these draws and their classes."""
         scattering = _scattering(schema)
         present = (shares > 0).nonzero().squeeze(1)
         each = max(50, _DRAWS // len(present))
-        sums = torch.zeros(len(shares), scattering.dim, dtype=torch.float64)
+        parts = []
         square = torch.zeros(scattering.dim, scattering.dim)
         for code in present.tolist():
             features = _features(scattering, draw(torch.full((each,), code), generator))
-            mean = features.mean(0)
-            sums[code] = mean
-            features -= mean
-            square.addmm_(features.T, features)
-        means = sums.to(torch.float32)
-        centre = means[present].mean(0)
-        square /= each * len(present)
+            parts.append(features)
+            around = features - features.mean(0)
+            square.addmm_(around.T, around)
+        rows = torch.cat(parts)
+        centre = rows.mean(0)
+        square /= len(rows)
         values, vectors = _leading(square, min(WIDTH, scattering.dim), generator)
         # Directions in which draws hardly vary (a constant picture) must not be blown up.
         values = values.clamp(min=max(1e-8, 1e-5 * float(values[0])))
-        mixing = vectors / values.sqrt()
-        means[shares <= 0] = centre
-        return cls(centre, mixing, (means - centre) @ mixing)
+        portraits = cls(centre, vectors / (values * len(values)).sqrt())
+        return portraits, portraits.of(rows), present.repeat_interleave(each)
 
-    def __call__(self, scattering: Scattering, records: Tensor) -> Tensor:
-        return (_features(scattering, records) - self.centre) @ self.mixing
+    def of(self, features: Tensor) -> Tensor:
+        rows = (features - self.centre) @ self.mixing
+        return torch.nn.functional.pad(rows, (0, 1), value=_CONSTANT)
 
-    def view(self, schema: Schema) -> View:
-        """What of a private record goes into the release."""
-        scattering = _scattering(schema)
+    def __call__(self, schema: Schema, records: Tensor) -> Tensor:
+        return self.of(_features(_scattering(schema), records))
 
-        def around(batch: Batch) -> tuple[Tensor, Tensor | None]:
-            labels = batch.labels if schema.labelled else None
-            own = self.drawn[0] if labels is None else self.drawn[labels.clamp(min=0)]
-            return self(scattering, batch.pixels()) - own, labels
 
-        return around
+class Gradients(OuterMap):
+    """(p − e_y) ⊗ portrait: the gradient of the cross entropy of a linear classifier, for a real record of class y.
+
+    **Guarantee**: balanced, so that the right factor has norm 1 and the left one, the whole gradient's length, is clipped to 1.
+    Row-wise. Records whose label is none of the classes count for nothing.
+    """
+
+    left_bound = right_bound = 1.0
+
+    def __init__(
+        self, classes: int, width: int, portrait: Callable[[Batch], Tensor] | None
+    ) -> None:
+        self.left, self.right = 2 * classes, width + 1
+        self._portrait = portrait
+        self.weights = torch.zeros(self.left, self.right)
+
+    @classmethod
+    def shaped(cls, schema: Schema, portrait: Callable[[Batch], Tensor] | None = None) -> Gradients:
+        width = min(WIDTH, _scattering(schema).dim)
+        return cls(max(1, schema.n_classes), width, portrait)
+
+    def factors(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        if self._portrait is None:
+            raise ValueError("a map made for a plan has no view of records")
+        rows = self._portrait(batch)
+        labels = batch.labels
+        if labels is None:
+            labels = torch.zeros(len(batch), dtype=torch.int64)
+        errors = _errors(rows @ self.weights.T, labels.clamp(min=0))
+        return balanced(torch.where(labels[:, None] >= 0, errors, 0.0), rows)
+
+
+class _Remembered:
+    """Portraits of the private records, kept while the steps go over the same batches, by the batches' own content."""
+
+    def __init__(self, portrait: Callable[[Batch], Tensor]) -> None:
+        self._portrait = portrait
+        self._kept: dict[bytes, Tensor] = {}
+        self._room = _MEMORY
+
+    def __call__(self, batch: Batch) -> Tensor:
+        key = hashlib.blake2b(batch.values.contiguous().numpy(), digest_size=16).digest()
+        rows = self._kept.get(key)
+        if rows is None:
+            rows = self._portrait(batch)
+            self._room -= rows.numel() * rows.element_size()
+            if self._room > 0:
+                self._kept[key] = rows
+        return rows
 
 
 @dataclass(frozen=True)
@@ -109,37 +155,60 @@ class Selection:
     """Scores candidates by log p(real, y | portrait) and keeps the best."""
 
     portraits: Portraits
-    real: Tensor  # (classes, width)
+    weights: Tensor  # (2 · classes, width + 1)
     schema: Schema
 
     @classmethod
-    def of(
-        cls, portraits: Portraits, schema: Schema, sums: Tensor, noise_std: float, counts: Tensor
+    def learnt(
+        cls,
+        data: PrivateData,
+        noise_multiplier: float,
+        shares: Tensor,
+        size: float,
+        draw: Draw,
+        seed: int,
+        on_step: Callable[[Step], None],
     ) -> Selection:
-        """From the release: `sums` (classes, width) in units of the radius, and the classes' counts."""
-        real = portraits.drawn.clone()
-        present = counts > 0
-        radius = release_map(schema).radius
-        moved = sums[present] * radius / counts[present, None]
-        doubts = noise_std * radius / counts[present]
-        real[present] += wiener(moved, doubts, 8).to(torch.float32)
-        return cls(portraits, real, schema)
+        """The classifier of real and drawn; `size` is the public or released number of records."""
+        schema, random = data.schema, torch.Generator().manual_seed(seed)
+        portraits, drawn, codes = Portraits.by(schema, shares, draw, random)
+        remembered = _Remembered(lambda batch: portraits(schema, batch.pixels()))
+        phi = Gradients.shaped(schema, remembered)
+        charge = charge_for(schema, noise_multiplier)
+        steps = data.poisson_steps(
+            charge.rate,
+            charge.steps,
+            charge.noise_multiplier,
+            bound=charge.bound,
+            label=charge.label,
+            dimension=charge.dimension,
+        )
+        # The draws are as many of each class; weighted, they have the classes' shares as the real records do.
+        weight = (shares[codes] / shares[codes].sum())[:, None]
+        rate = _RATE / max(1.0, charge.noise_std / size / _QUIET)
+        velocity, mean = torch.zeros_like(phi.weights), torch.zeros_like(phi.weights)
+        for step in steps:
+            real = step.noisy_sum(phi).view_as(phi.weights).to(torch.float32) / size
+            errors = _errors(drawn @ phi.weights.T, codes + phi.left // 2)
+            velocity = _MOMENTUM * velocity + 0.5 * (real + (errors * weight).T @ drawn)
+            phi.weights = phi.weights - rate * velocity
+            # Averaging the second half takes out most of the noise.
+            if step.index >= STEPS // 2:
+                mean += phi.weights / (STEPS - STEPS // 2)
+            on_step(step)
+        return cls(portraits, mean, schema)
 
-    def scores(self, scattering: Scattering, records: Tensor, labels: Tensor) -> Tensor:
-        rows = self.portraits(scattering, records)
-        both = torch.cat([self.real, self.portraits.drawn])
-        # −½‖z − μ‖² up to the part that all 2C share.
-        logits = rows @ both.T - 0.5 * both.square().sum(1)
-        return logits.gather(1, labels[:, None]).squeeze(1) - logits.logsumexp(1)
+    def scores(self, records: Tensor, labels: Tensor) -> Tensor:
+        logits = self.portraits(self.schema, records) @ self.weights.T
+        return logits.log_softmax(1).gather(1, labels[:, None]).squeeze(1)
 
     def draw(
         self, labels: Tensor, draw: Draw, generator: torch.Generator, candidates_each: int
     ) -> Tensor:
         """A record for each label: of so many candidates a label, each class's best."""
-        scattering = _scattering(self.schema)
         wanted = labels.repeat_interleave(candidates_each)
         candidates = draw(wanted, generator)
-        scores = self.scores(scattering, candidates, wanted)
+        scores = self.scores(candidates, wanted)
         chosen = torch.empty_like(labels)
         for code in labels.unique().tolist():
             places = (labels == code).nonzero().squeeze(1)
@@ -150,15 +219,22 @@ class Selection:
         return candidates[chosen]
 
     def tensors(self) -> dict[str, Tensor]:
-        portraits = {
-            f"portrait.{f.name}": getattr(self.portraits, f.name) for f in fields(Portraits)
-        }
-        return {**portraits, "portrait.real": self.real}
+        return {**dict(self._portrait_tensors()), "refinement.weights": self.weights}
+
+    def _portrait_tensors(self) -> Iterator[tuple[str, Tensor]]:
+        for part in fields(Portraits):
+            yield f"refinement.{part.name}", getattr(self.portraits, part.name)
 
     @classmethod
     def restored(cls, tensors: dict[str, Tensor], schema: Schema) -> Selection:
-        portraits = Portraits(**{f.name: tensors[f"portrait.{f.name}"] for f in fields(Portraits)})
-        return cls(portraits, tensors["portrait.real"], schema)
+        parts = {part.name: tensors[f"refinement.{part.name}"] for part in fields(Portraits)}
+        return cls(Portraits(**parts), tensors["refinement.weights"], schema)
+
+
+def _errors(logits: Tensor, codes: Tensor) -> Tensor:
+    """Softmax minus the indicator of the true class, (n, 2C)."""
+    errors = logits.softmax(1)
+    return errors.scatter_add_(1, codes[:, None], torch.full((len(codes), 1), -1.0))
 
 
 def _scattering(schema: Schema) -> Scattering:
@@ -168,7 +244,7 @@ def _scattering(schema: Schema) -> Scattering:
 
 @lru_cache(maxsize=4)
 def _scattering_of(channels: int, height: int, width: int) -> Scattering:
-    """Maps of at most 8 × 8 places where the image is small enough for two scales, and as many angles as memory is good for."""
+    """Maps of at most 8 × 8 places, and as many angles as memory is good for."""
     scales = max(_SCALES, math.ceil(math.log2(max(height, width) / 8)))
     scales = min(scales, int(math.log2(min(height, width))))
     for angles in (8, 6, 4, 3, 2):
