@@ -59,11 +59,11 @@ def strip(pixels: torch.Tensor) -> np.ndarray:
 
 
 def keep(rows: list[np.ndarray], name: str) -> None:
-    """One small PNG of the strips, in few levels of gray where they are gray."""
+    """One small PNG of the strips, in few levels."""
     picture = Image.fromarray(np.concatenate(rows))
     red, green, blue = picture.split()
-    if red.tobytes() == green.tobytes() == blue.tobytes():
-        picture = red.quantize(24)
+    gray = red.tobytes() == green.tobytes() == blue.tobytes()
+    picture = red.quantize(24) if gray else picture.quantize(128)
     picture.save(IMAGES / name, optimize=True)
 
 

@@ -1,7 +1,7 @@
 """A DP-SGD step against the same step without privacy: time and peak memory.
 
 A convolutional critic of 215,573 parameters with group normalisation on 28×28 images, batch 512, Adam, one thread. The ways take
-turns, so that a busy machine slows all of them alike; each one's memory is measured in a process of its own (Linux). Prints a
+turns and processor time is measured, so that a busy machine changes little; each one's memory is measured in a process of its own (Linux). Prints a
 Markdown table.
 
     python benchmarks/dpsgd_speed.py [--batch 512] [--rounds 15]
@@ -145,14 +145,16 @@ def main() -> None:
     taken: dict[str, list[float]] = {way: [] for way in WAYS}
     for round_ in range(arguments.rounds + 1):
         for way, step in steps.items():
-            began = time.perf_counter()
+            began = time.process_time()
             step()
             if round_:  # the first one warms up
-                taken[way].append(1000 * (time.perf_counter() - began))
+                taken[way].append(1000 * (time.process_time() - began))
     with multiprocessing.get_context("spawn").Pool(1, maxtasksperchild=1) as pool:
         peaks = {way: pool.apply(memory, (way, arguments.batch)) for way in WAYS}
     base, base_memory = taken["without privacy"], peaks["without privacy"]
-    print(f"| step of {arguments.batch} records | ms, median | times | peak memory, MB | times |")
+    print(
+        f"| step of {arguments.batch} records | CPU ms, median | times | peak memory, MB | times |"
+    )
     print("|---|---|---|---|---|")
     for way in WAYS:
         ratio = statistics.median(a / b for a, b in zip(taken[way], base, strict=True))

@@ -28,12 +28,12 @@ SETTINGS = {
         "order": 30,
         "product_order": 20,
         "length_scale": 0.0139,
-        "gamma": 0.3,
+        "gamma": 0.05,
         # In two dimensions the product kernel sees everything.
         "product_share": 0.8,
     },
 }
-TRAINING = {"hidden": 100, "layers": 3, "batch": 400, "steps": 2_500, "decays": 30}
+TRAINING = {"latent": 5, "hidden": 100, "layers": 3, "batch": 400, "steps": 2_500, "decays": 30}
 POINTS = 10_000
 
 

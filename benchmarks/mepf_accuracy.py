@@ -26,9 +26,10 @@ from sfumato.methods import Mepf, Synthesizer
 SETTINGS = {
     "encoder": "resnet18",
     "size": "32",
-    "taps": "relu,layer1,layer2",
+    "taps": "pixels,relu,layer1",
     "pool": "8",
     "balance": "true",
+    "anchor": "true",
     "steps": "1500",
     "learning_rate": "0.01",
 }

@@ -39,9 +39,11 @@ def main() -> None:
     arguments = parser.parse_args()
     train, test = (sfumato.load(f"cifar10:{split}") for split in ("train", "test"))
     if arguments.records < len(train):
+        images, labels = train.images, train.labels
+        assert labels is not None
         train = sfumato.Dataset.from_arrays(
-            train.images[: arguments.records],
-            train.labels[: arguments.records],
+            images[: arguments.records],
+            labels[: arguments.records],
             classes=train.schema.classes,
         )
     settings = {

@@ -22,7 +22,8 @@ import torch
 
 import sfumato
 from sfumato.data import Dataset
-from sfumato.methods import mixture
+from sfumato.generators.mixture import GaussianMixture, RangeFit
+from sfumato.methods import estimation
 from sfumato.privacy.accounting import epsilon_of_gaussian
 
 DELTA, RECORDS, NOISE = 1e-5, 60_000, 3.7306  # the noise multiplier of ε = 1 under zero-out
@@ -56,7 +57,7 @@ def stand_in(name: str) -> tuple[Dataset, Dataset]:
     )
 
 
-class _Plain(mixture.RangeFit):
+class _Plain(RangeFit):
     """Clipping as it comes."""
 
     def __call__(self, raw: torch.Tensor) -> torch.Tensor:
@@ -68,7 +69,7 @@ def cell(name: str, variant: str, seed: int, samples: int) -> list[float]:
     changes = VARIANTS[variant]
     for key, value in changes.items():
         if key.startswith("_"):
-            setattr(mixture, key, value)
+            setattr(estimation, key, value)
     train, test = stand_in(name)
     epsilon = epsilon_of_gaussian(RECORDS / len(train) / NOISE, DELTA)
     model = sfumato.Mixture(refine=changes.get("refine", False), seed=seed)
@@ -78,7 +79,7 @@ def cell(name: str, variant: str, seed: int, samples: int) -> list[float]:
     if "residual" in changes:
         tensors = model.mixture_.tensors()
         tensors["residual"] = tensors["residual"] * changes["residual"]
-        model.mixture_ = mixture.GaussianMixture.of(tensors)
+        model.mixture_ = GaussianMixture.of(tensors)
     synthetic = model.sample(samples, seed=seed)
     result = sfumato.evaluate(
         synthetic, test, metrics=["accuracy.logreg", "accuracy.cnn"], seed=seed

@@ -3,7 +3,7 @@
 Prints a Markdown table of the area under the ROC curve and accuracy; chance is 50 for the first, for the second the share of the
 larger class.
 
-    python benchmarks/mixture_xray.py [--epsilons 1,3,10] [--seeds 3] [--samples 5000]
+    python benchmarks/mixture_xray.py [--epsilons 1,3,10] [--seeds 3] [--samples 5000] [--refine no]
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ def main() -> None:
     parser.add_argument("--epsilons", default="1,3,10")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--samples", type=int, default=5000)
+    parser.add_argument("--refine", choices=["no", "yes"], default="no")
     arguments = parser.parse_args()
     train, test = (sfumato.load(f"chest-xray:{split}") for split in ("train", "test"))
     assert test.labels is not None
@@ -49,7 +50,7 @@ def main() -> None:
     for epsilon in (float(e) for e in arguments.epsilons.split(",")):
         found = []
         for seed in range(arguments.seeds):
-            model = sfumato.Mixture(seed=seed)
+            model = sfumato.Mixture(refine=arguments.refine == "yes", seed=seed)
             model.fit(train, sfumato.Budget(epsilon=epsilon, delta=1e-5))
             found.append(judged(model.sample(arguments.samples, seed=seed), test, seed))
             print(epsilon, seed, found[-1], file=sys.stderr, flush=True)

@@ -34,6 +34,7 @@ BENCHMARKS = {
     "dpsgd_speed": "A DP-SGD step, against the same step without privacy",
     "dre_modes": "DP-DRE and DP-MGE on some classes of a public superset",
     "gan_accuracy": "DP-CGAN, DP-GAN-FT and DP-GAN-MI on Fashion-MNIST",
+    "llm_attributions": "DP-LLM filters beside attributions of a DP-CNN",
     "evaluation_speed": "Evaluation: real-data accuracy of the classifiers, and their time",
     "evaluation_paper": "Evaluation: the paper preset on real data, beside the papers' own real-data rows",
     "fid_speed": "Evaluation: Inception features and FID",

@@ -18,13 +18,14 @@ from sfumato.data.sources import ArraySource
 from sfumato.embedding import CountedByClass
 from sfumato.errors import BadInput, BudgetExceeded, CorruptArtifact, PlanMismatch, RunConflict
 from sfumato.features import FourierFeatures, Hermite, SumKernel, encoding_of
+from sfumato.features.perceptual import PerceptualFeatures, ScatteringEncoder
 from sfumato.methods import Merf, Synthesizer, get_method, list_methods
 from sfumato.methods.mge import DiagonalMoments
 from sfumato.privacy import BoundedSum, Budget, Neighbours, enforced_bound, epsilon_of
 from sfumato.storage import read_json
 
 TINY = {"merf": {"features": 64, "steps": 12, "batch": 20, "hidden": 16, "block": 16}}
-TINY["mixture"] = {}
+TINY["mixture"] = {"candidates": 2}
 TINY["hp"] = {"order": 6, "product_order": 3, "rounds": 2, "steps": 12, "batch": 20, "hidden": 16}
 TINY["mge"] = {}
 TINY["llm"] = {"maps": 2, "projection": 10, "rate": 0.5, "epochs": 3.0}
@@ -417,6 +418,7 @@ MAPS = {
     "fourier": FourierFeatures(64, 128, 10.0, seed=0),
     "fourier, tiny length": FourierFeatures(64, 32, 1e-4, seed=0),
     "counted by class": CountedByClass(FourierFeatures(64, 128, 10.0, seed=0), 3),
+    "perceptual": PerceptualFeatures(ScatteringEncoder((1, 8, 8))),
     "counted, unlabelled": CountedByClass(FourierFeatures(64, 128, 10.0, seed=0), 0),
 }
 MAPS["moments of a codec"] = DiagonalMoments(DctCodec((1, 8, 8)).facts, 3, DctCodec((1, 8, 8)))

@@ -13,7 +13,7 @@ from sfumato.methods.counting import LABEL, ClassCounts, with_counts
 from sfumato.privacy import Budget, Charge, Neighbours, epsilon_of
 
 BUDGET = Budget(epsilon=3.0, delta=1e-4)
-SMALL = {"codec": "dct:16", "steps": 120, "rate": 0.2, "public_batch": 200, "width": 4}
+SMALL = {"codec": "dct:16", "steps": 80, "rate": 0.2, "public_batch": 200, "width": 4}
 
 
 def pictures(kinds: np.ndarray, seed: int, name: str, *, labelled: bool) -> Dataset:
@@ -65,8 +65,27 @@ def test_weights_are_probabilities_and_sharpness_makes_them_surer():
     plain = fitted.public_weights()
     assert torch.allclose(plain.sum(dim=1), torch.ones(1, dtype=torch.float64))
     assert bool((plain >= 0).all())
-    fitted.sharpness = 2.0
+    fitted.sharpness = 4.0
     assert float(fitted.public_weights().square().sum()) > float(plain.square().sum())
+
+
+def test_as_in_the_paper_weights_are_proportional_to_d_over_one_minus_d():
+    method = Dre(cap=False, sharpness=1.0)
+    chances = torch.tensor([[0.2], [0.5], [0.8]])
+    method.log_ratio_ = torch.logit(chances)
+    ratios = (chances / (1 - chances))[:, 0].double()
+    assert torch.allclose(method.public_weights()[0], ratios / ratios.sum())
+
+
+def test_the_cap_is_the_ratio_that_half_of_the_weight_lies_above():
+    method = Dre(cap=True, sharpness=1.0)
+    method.log_ratio_ = torch.tensor([100.0, 1.0, 0.0, 0.0]).log().nan_to_num(neginf=-50.0)[:, None]
+    assert torch.allclose(
+        method.public_weights()[0, :1], torch.tensor([100 / 101]).double(), atol=1e-3
+    )
+    method.log_ratio_ = torch.tensor([4.0, 3.0, 2.0, 1.0]).log()[:, None]  # 3 and above: 7 of 10
+    expected = torch.tensor([3.0, 3.0, 2.0, 1.0]).double() / 9
+    assert torch.allclose(method.public_weights()[0], expected)
 
 
 def test_without_information_all_public_records_weigh_nearly_the_same():

@@ -71,7 +71,7 @@ def test_the_loss_is_the_unbiased_mmd_of_the_embedding():
     part = part_of(encoder, 3)
     matching = matching_of([part])
     found = matching.step_loss(0, torch.Generator()).detach()
-    rows = part.phi.of(matching.generator.pixels).view(3, 2, -1)
+    rows = part.phi.of(matching.generator.pixels.detach()).view(3, 2, -1)
     embedding = part.embedding
     second = embedding.mmd2(
         rows.sum(1), 2, rows.square().sum(2).mean(1), slice(None), embedding.emphasis
@@ -167,7 +167,7 @@ def test_the_smaller_sensitivity_buys_less_noise():
 @pytest.mark.parametrize(
     "settings",
     [
-        {"moments": 1, "balance": True},
+        {"moments": 1, "balance": True, "anchor": True},
         {"loss": "moving-average"},
         {"centre": True, "stop": True},
         {"centre": True, "radius": 0.5, "projection": 12, "basis": "public", "shared": "order2"},

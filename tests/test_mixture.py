@@ -283,16 +283,6 @@ def test_records_of_no_known_class_count_for_nothing():
     assert sample.mean() < 0.6
 
 
-def test_a_plain_run_can_be_trained_again_from_its_releases(tmp_path):
-    plain = Mixture(refine=False).fit(
-        blobs(300), Budget(epsilon=5, delta=1e-5), out=tmp_path / "run"
-    )
-    again = Mixture(refine=False).refit(tmp_path / "run")
-    assert np.array_equal(plain.sample(20).images, again.sample(20).images)
-    with pytest.raises(BadInput, match="refine"):
-        Mixture(refine=True).refit(tmp_path / "run")
-
-
 @pytest.mark.parametrize("bad", [{"candidates": 0}, {"candidates": 2.5}, {"refine": "maybe"}])
 def test_senseless_settings_are_refused_before_a_row_is_read(bad):
     with pytest.raises(BadInput, match=next(iter(bad))):

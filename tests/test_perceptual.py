@@ -12,6 +12,7 @@ from torch import nn
 from sfumato.data import Batch, Dataset
 from sfumato.errors import BadInput
 from sfumato.features.perceptual import (
+    AnchoredEncoder,
     NetworkEncoder,
     PerceptualFeatures,
     ScatteringEncoder,
@@ -211,6 +212,22 @@ def test_senseless_features_are_refused(settings):
         PerceptualFeatures(encoder(), **settings)
 
 
+def test_an_anchor_tells_pale_from_bright_at_the_same_length():
+    network = nn.Sequential(nn.Conv2d(1, 3, 3, bias=False), nn.ReLU()).eval()
+    plain = NetworkEncoder(network, ("pixels", "1"), SHAPE)
+    anchored = AnchoredEncoder(plain, SHAPE)
+    assert anchored.widths == (65, 3 * 36 + 1)
+    assert anchored.non_negative
+    bright = batch_of()
+    pale = Batch(bright.values / 4, None)
+    for encoder_, differ in ((plain, False), (anchored, True)):
+        phi = PerceptualFeatures(encoder_, balance=True)
+        first, second = phi(bright), phi(pale)
+        assert torch.allclose(first.norm(dim=1), torch.tensor(math.sqrt(2)), atol=1e-5)
+        assert ((first - second).norm(dim=1) > 0.1).all() == differ
+    assert torch.equal(plain(bright.values)[0], bright.values.flatten(1))
+
+
 # -- public centre and basis -----------------------------------------------------------------------------------------
 
 
@@ -273,12 +290,16 @@ def test_a_pretrained_extractor_serves_by_its_path(tmp_path):
 
 def test_an_encoder_without_weights_has_the_widths_of_the_real_one():
     info = next(i for i in list_networks() if i.name == "alexnet")
-    settings = {"size": 32, "pool": 2}
+    settings: dict = {"size": 32, "pool": 2}
     real = NetworkEncoder(Network(info, info.build()), ("relu1", "relu3"), SHAPE, **settings)
     outline = make_encoder("alexnet", SHAPE, layers=("relu1", "relu3"), weights=False, **settings)
     assert (outline.widths, outline.taps) == (real.widths, real.taps)
     assert outline.non_negative
     assert real.non_negative
+    outline = make_encoder(
+        "alexnet", SHAPE, layers=("relu1",), weights=False, anchor=True, **settings
+    )
+    assert outline.widths == (real.widths[0] + 1,)
 
 
 @pytest.mark.parametrize("name", ["vgg16", "vgg19", "resnet18", "resnet18-cifar10", "alexnet"])

@@ -29,10 +29,12 @@ from sfumato.privacy import FeatureMap
 from sfumato.progress import Progress
 
 SCATTERING = "scattering"
+PIXELS = "pixels"  # a tap before the first layer: the image itself
 # Layers after a ReLU, or averages of such, in the named networks.
 _NON_NEGATIVE = ("relu", "layer", "avgpool", "mixed", "pool")
 _ROWS = 128  # images in the encoder at a time: memory stays small whatever the network
 _PUBLIC_ROWS = 512  # public records at a time
+_ANCHOR_IMAGES = 32
 _TINY = 1e-20
 
 
@@ -69,7 +71,7 @@ class ScatteringEncoder(Encoder):
 
 
 class NetworkEncoder(Encoder):
-    """Chosen layers of a network, each averaged down to at most `pool` × `pool` places.
+    """Chosen layers of a network, each averaged down to at most `pool` × `pool` places; "pixels" is the image itself.
 
     `size` resizes images first. **Guarantee**: row-wise; a layer that would mix rows (batch normalisation in training mode or
     without running statistics) is refused when the encoder is made and again at every call.
@@ -111,22 +113,59 @@ class NetworkEncoder(Encoder):
 
     def forward(self, pixels: Tensor) -> list[Tensor]:
         check_row_wise(self.network)
+        layers = [tap for tap in self.taps if tap != PIXELS]
+        whole = pixels
         if isinstance(self.network, Network):
-            found = activations(self.network, pixels, self.taps, size=self.size)
+            found = activations(self.network, pixels, layers, size=self.size)
         else:
             if self.size is not None and pixels.shape[2:] != (self.size, self.size):
                 pixels = functional.interpolate(
                     pixels, size=(self.size, self.size), mode="bilinear", antialias=True
                 )
-            found = _tapped(self.network, pixels, self.taps)
-        return [self._flat(found[layer]) for layer in self.taps]
+            found = _tapped(self.network, pixels, layers)
+        found[PIXELS] = whole
+        return [self._flat(found[layer], keep=layer == PIXELS) for layer in self.taps]
 
-    def _flat(self, x: Tensor) -> Tensor:
-        if x.ndim == 4 and self.pool is not None and max(x.shape[2:]) > self.pool:
+    def _flat(self, x: Tensor, keep: bool = False) -> Tensor:
+        if x.ndim == 4 and not keep and self.pool is not None and max(x.shape[2:]) > self.pool:
             x = functional.adaptive_avg_pool2d(
                 x, (min(x.shape[2], self.pool), min(x.shape[3], self.pool))
             )
         return x.flatten(1)
+
+
+class AnchoredEncoder(Encoder):
+    """Each tap of another encoder with a constant beside it, of the length that the tap has for a typical image.
+
+    Scaling to length 1 forgets how strong a tap was: a pale image and a bright one give the same direction. Beside a constant c
+    the direction of [e, c] still tells ‖e‖ from c, and its length is 1 all the same. The constants are public: they are measured
+    on smooth random images, drawn from a fixed seed.
+    """
+
+    def __init__(self, encoder: Encoder, shape: tuple[int, ...]) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.taps, self.non_negative = encoder.taps, encoder.non_negative
+        self.widths = tuple(width + 1 for width in encoder.widths)
+        random = torch.Generator().manual_seed(0)
+        coarse = torch.rand(_ANCHOR_IMAGES, shape[0], 4, 4, generator=random)
+        images = functional.interpolate(coarse, size=shape[1:], mode="bilinear")
+        lengths = torch.ones(len(self.taps))
+        if not any(p.is_meta for p in encoder.parameters()):  # else in outline only
+            with torch.no_grad():
+                lengths = torch.stack([tap.norm(dim=1).mean() for tap in encoder(images)])
+        self.register_buffer("lengths", lengths, persistent=False)
+
+    def train(self, mode: bool = True) -> AnchoredEncoder:
+        """Stay in evaluation mode."""
+        return super().train(False)
+
+    def forward(self, pixels: Tensor) -> list[Tensor]:
+        lengths: Tensor = self.get_buffer("lengths")
+        return [
+            torch.cat([tap, lengths[place].expand(len(tap), 1)], dim=1)
+            for place, tap in enumerate(self.encoder(pixels))
+        ]
 
 
 def check_row_wise(network: nn.Module) -> None:
@@ -167,6 +206,8 @@ def _tapped(network: nn.Module, pixels: Tensor, layers: Sequence[str]) -> dict[s
 
 
 def _after_relu(network: nn.Module, layer: str) -> bool:
+    if layer == PIXELS:
+        return True
     body, path = network, layer
     if isinstance(network, Network):
         body, path = network.body, network.info.taps.get(layer, layer)
@@ -182,6 +223,7 @@ def make_encoder(
     layers: Sequence[str] | None = None,
     size: int | None = None,
     pool: int | None = None,
+    anchor: bool = False,
     weights: bool = True,
     progress: Progress | None = None,
 ) -> Encoder:
@@ -192,7 +234,8 @@ def make_encoder(
     if name == SCATTERING:
         if layers is not None or size is not None or pool is not None:
             raise BadInput("The scattering encoder takes no layers, size or pool; leave them out.")
-        return ScatteringEncoder(shape)
+        made: Encoder = ScatteringEncoder(shape)
+        return AnchoredEncoder(made, shape) if anchor else made
     network = _network(name, weights, progress)
     if layers is None:
         layers = tuple(
@@ -200,7 +243,8 @@ def make_encoder(
         )
         if not layers:
             raise BadInput(f"{name} has no usual choice of layers; name some with layers=.")
-    return NetworkEncoder(network, layers, shape, size=size, pool=pool)
+    made = NetworkEncoder(network, layers, shape, size=size, pool=pool)
+    return AnchoredEncoder(made, shape) if anchor else made
 
 
 def _network(name: str, weights: bool, progress: Progress | None) -> Network:

@@ -40,7 +40,7 @@ class ConvGenerator(nn.Module):
 
     def forward(self, labels: Tensor, generator: torch.Generator) -> Tensor:
         """(n,) labels → (n, channels, height, width) in [0, 1]"""
-        noise = torch.randn(len(labels), self.latent, generator=generator)
+        noise = torch.randn(len(labels), self.latent, generator=generator).to(labels.device)
         if self.n_classes:
             noise = torch.cat(
                 [noise, functional.one_hot(labels, self.n_classes).to(noise.dtype)], dim=1

@@ -49,7 +49,9 @@ class Dre(LatentSynthesizer):
     Differs from the paper: only the private half of the loss is clipped and noised, since the public half needs neither (the
     paper clips a record together with a public partner); the weights are averaged over the second half of the steps, against
     the noise; features are standardised by the public ones; with labels there is one ratio per class,
-    log p(v | y) / p_public(v), on a common hidden layer, so that public data need no labels.
+    log p(v | y) / p_public(v), on a common hidden layer, so that public data need no labels; the largest ratios are capped and
+    the rest raised to a power (`cap=False, sharpness=1` is the paper's), which suits private data that are a part of the public
+    ones, noise or no noise.
     """
 
     HELP = {
@@ -61,7 +63,8 @@ class Dre(LatentSynthesizer):
         "learning_rate": "Adam's learning rate.",
         "public_batch": "Public records per step.",
         "public_records": "Public records that are kept as candidates for samples.",
-        "sharpness": "Power of the ratio that weighs public records; above 1: surer and less varied.",
+        "sharpness": "Power of the ratio that weighs public records; 1 as in the paper, above 1: surer.",
+        "cap": "Whether ratios above their median under the weights count as that median, so that few records cannot take all.",
         "grain": "Standard deviation of the grain added to sampled pixels in [0, 1], a public constant; 0 for none.",
         "seed": "Public seed of the discriminator's start and of public batches; privacy noise never has a seed.",
     }
@@ -77,7 +80,8 @@ class Dre(LatentSynthesizer):
         learning_rate: float = 0.03,
         public_batch: int = 1000,
         public_records: int = 30_000,
-        sharpness: float = 1.0,
+        sharpness: float = 1.5,
+        cap: bool = True,
         grain: float = 0.0,
         seed: int = 0,
     ) -> None:
@@ -90,6 +94,7 @@ class Dre(LatentSynthesizer):
         self.public_batch = public_batch
         self.public_records = public_records
         self.sharpness = sharpness
+        self.cap = cap
         self.grain = grain
         self.seed = seed
 
@@ -147,7 +152,10 @@ class Dre(LatentSynthesizer):
 
     def public_weights(self) -> Tensor:
         """(classes, public records): the chance that a sample of each class is that public record; rows sum to 1."""
-        return (self.log_ratio_.to(torch.float64) * self.sharpness).T.softmax(dim=1)
+        ratios = self.log_ratio_.T.to(torch.float64)  # (classes, records)
+        if self.cap:
+            ratios = torch.minimum(ratios, _weighted_median(ratios))
+        return (ratios * self.sharpness).softmax(dim=1)
 
     def _sanity(self, kinds: Tensor | None) -> list[dict[str, object]]:
         """The paper's check: how much weight falls on each class of the public data, where these have classes."""
@@ -240,6 +248,13 @@ class _Standardised:
 def _taken_for_public(network: nn.Module, features: Tensor, label: Tensor) -> Tensor:
     """−log D(v): large where a private record looks public; by the head of its class."""
     return functional.softplus(-network(features).gather(1, label[:, None])[:, 0])
+
+
+def _weighted_median(ratios: Tensor) -> Tensor:
+    """(classes, 1): the log-ratio that half of the weight lies above, where weights are the ratios themselves."""
+    down = ratios.sort(dim=1, descending=True).values
+    half = (down.softmax(dim=1).cumsum(dim=1) < 0.5).sum(dim=1, keepdim=True)
+    return down.gather(1, half.clamp(max=down.shape[1] - 1))
 
 
 def _average(average: nn.Module, network: nn.Module, step: int, steps: int) -> None:

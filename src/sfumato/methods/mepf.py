@@ -82,6 +82,7 @@ class Mepf(Matched):
         "moments": "1 for the features, 2 for the features and their squares.",
         "second_weight": "Length of the second moment's vector against 1 for the first's; less gives it less of the budget.",
         "balance": "Whether every layer is scaled to the same length, not only all together.",
+        "anchor": "Whether a constant beside each layer keeps its strength, which scaling to length 1 forgets.",
         "centre": "Whether features are centred on the mean of the public data and clipped to a radius; needs public data.",
         "radius": "The clipping radius of centred features, a public constant; auto: covers nine tenths of the public data.",
         "projection": "Number of directions to which features are projected; auto: no projection.",
@@ -112,6 +113,7 @@ class Mepf(Matched):
         "moments",
         "second_weight",
         "balance",
+        "anchor",
         "centre",
         "radius",
         "projection",
@@ -133,6 +135,7 @@ class Mepf(Matched):
         moments: int = 2,
         second_weight: float = 1.0,
         balance: bool = False,
+        anchor: bool = False,
         centre: bool = False,
         radius: float | None = None,
         projection: int | None = None,
@@ -162,6 +165,7 @@ class Mepf(Matched):
         self.moments = moments
         self.second_weight = second_weight
         self.balance = balance
+        self.anchor = anchor
         self.centre = centre
         self.radius = radius
         self.projection = projection
@@ -235,7 +239,12 @@ class Mepf(Matched):
     ) -> dict[str, tuple[int, bool]]:
         own = encoder == self.encoder
         return _widths(
-            encoder, schema.shape, taps, self.size if own else None, self.pool if own else None
+            encoder,
+            schema.shape,
+            taps,
+            self.size if own else None,
+            self.pool if own else None,
+            self.anchor,
         )
 
     def _all_taps(self) -> tuple[str, ...] | None:
@@ -334,6 +343,7 @@ class Mepf(Matched):
             layers=taps,
             size=self.size if own else None,
             pool=self.pool if own else None,
+            anchor=self.anchor,
             progress=workspace.progress,
         )
 
@@ -432,9 +442,12 @@ def _widths(
     taps: tuple[str, ...] | None,
     size: int | None,
     pool: int | None,
+    anchor: bool,
 ) -> dict[str, tuple[int, bool]]:
     """Each layer's width and whether it is never negative: public facts of the network, found without its weights."""
-    made = make_encoder(encoder, shape, layers=taps, size=size, pool=pool, weights=False)
+    made = make_encoder(
+        encoder, shape, layers=taps, size=size, pool=pool, anchor=anchor, weights=False
+    )
     return {
         tap: (width, made.non_negative) for tap, width in zip(made.taps, made.widths, strict=True)
     }

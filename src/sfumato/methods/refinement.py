@@ -33,11 +33,12 @@ WIDTH = 400  # whitened features
 _LABEL = "refinement"
 _SCALES = 2
 _MOST_FEATURES = 5000
-_DRAWS = 20_000  # to whiten by, and to tell from
+_DRAWS = 5  # for each feature, to whiten by and to tell records from
 _CONSTANT = 0.3  # beside a portrait of length about 1
 _RATE, _MOMENTUM = 4.0, 0.9
 # Noise of a step ÷ number of records up to which the rate is as it stands; above, steps shorten in proportion.
 _QUIET = 1e-3
+_PIECE = 2000
 _MEMORY = 2**30  # bytes of portraits kept while the steps go over the same records
 
 Draw = Callable[[Tensor, torch.Generator], Tensor]  # labels → records
@@ -74,7 +75,7 @@ class Portraits:
         """Whitened by draws of the generator; also the portraits of these draws and their classes."""
         scattering = _scattering(schema)
         present = (shares > 0).nonzero().squeeze(1)
-        each = max(50, _DRAWS // len(present))
+        each = max(50, _DRAWS * scattering.dim // len(present))
         parts = []
         square = torch.zeros(scattering.dim, scattering.dim)
         for code in present.tolist():
@@ -88,7 +89,7 @@ class Portraits:
         values, vectors = _leading(square, min(WIDTH, scattering.dim), generator)
         # Directions in which draws hardly vary (a constant picture) must not be blown up.
         values = values.clamp(min=max(1e-8, 1e-5 * float(values[0])))
-        portraits = cls(centre, vectors / (values * len(values)).sqrt())
+        portraits = cls(centre, (vectors / (values * len(values)).sqrt()).contiguous())
         return portraits, portraits.of(rows), present.repeat_interleave(each)
 
     def of(self, features: Tensor) -> Tensor:
@@ -140,7 +141,7 @@ class _Remembered:
         self._room = _MEMORY
 
     def __call__(self, batch: Batch) -> Tensor:
-        key = hashlib.blake2b(batch.values.contiguous().numpy(), digest_size=16).digest()
+        key = hashlib.blake2b(batch.values.numpy().tobytes(), digest_size=16).digest()
         rows = self._kept.get(key)
         if rows is None:
             rows = self._portrait(batch)
@@ -208,7 +209,9 @@ class Selection:
         """A record for each label: of so many candidates a label, each class's best."""
         wanted = labels.repeat_interleave(candidates_each)
         candidates = draw(wanted, generator)
-        scores = self.scores(candidates, wanted)
+        # In pieces: a portrait is made of thousands of features.
+        pieces = zip(candidates.split(_PIECE), wanted.split(_PIECE), strict=True)
+        scores = torch.cat([self.scores(records, codes) for records, codes in pieces])
         chosen = torch.empty_like(labels)
         for code in labels.unique().tolist():
             places = (labels == code).nonzero().squeeze(1)
