@@ -18,8 +18,8 @@ import torch
 import sfumato
 
 SETTINGS: dict[str, dict[str, float]] = {
-    "gan": {"rate": 0.01, "steps": 600},
-    "gan-ft": {"rate": 0.01, "steps": 400, "public_steps": 300},
+    "gan": {"rate": 0.01, "steps": 600, "critic_steps": 1, "learning_rate": 2e-3},
+    "gan-ft": {"rate": 0.01, "steps": 300, "public_steps": 400, "critic_steps": 1},
     "gan-mi": {"rate": 0.01, "steps": 600},
 }
 PUBLIC = {"gan-ft": "mnist:train"}

@@ -15,6 +15,7 @@ import time
 import torch
 
 import sfumato
+from sfumato.methods import LinearMaps
 
 PUBLISHED = {  # thesis, app. A: the paper's own accounting (moments accountant, shuffled batches)
     ("mnist", 2.0): "94.2",
@@ -51,8 +52,8 @@ def main() -> None:
             for seed in range(arguments.seeds):
                 # Time of this process, not of the clock: others may be at work on the machine.
                 began = time.process_time()
-                model = sfumato.LocallyLinearMaps.from_settings(settings, seed=seed)
-                model.fit(train, budget)
+                method = LinearMaps.from_settings(settings, seed=seed)
+                model = sfumato.LocallyLinearMaps(**method.get_params()).fit(train, budget)
                 seconds.append(time.process_time() - began)
                 found.append(100 * model.score(test))
                 print(name, epsilon, seed, found[-1], seconds[-1], file=sys.stderr, flush=True)

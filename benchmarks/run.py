@@ -24,6 +24,7 @@ BENCHMARKS = {
     "mepf_speed": "A DP-MEPF step, against one pass of its encoder and generator",
     "mepf_accuracy": "DP-MEPF on Fashion-MNIST and MNIST",
     "mixture_accuracy": "The mixture on Fashion-MNIST and MNIST",
+    "mixture_xray": "The mixture on chest X-rays: a small medical set",
     "mixture_proxies": "The mixture's settings on public stand-ins",
     "merf_accuracy": "DP-MERF on Fashion-MNIST",
     "hp_accuracy": "DP-HP on MNIST and Fashion-MNIST",

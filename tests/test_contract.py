@@ -281,6 +281,14 @@ def test_training_again_from_a_release_reads_no_row_and_costs_nothing(name, tmp_
                 tiny(name, **{setting: first.get_params()[setting] + 2}).refit(tmp_path / "run")
 
 
+def test_private_data_are_not_taken_as_public_ones():
+    data = images()
+    with pytest.raises(BadInput, match="private and as public"):
+        tiny("mge").fit(data, BUDGET, public=data)
+    with pytest.raises(BadInput, match="no use of public data"):
+        tiny("merf").fit(data, BUDGET, public=images())
+
+
 def test_imbalanced_classes_are_sampled_in_their_proportion():
     n = 8000
     labels = np.repeat([0, 1, 2], [6400, 1200, 400])

@@ -14,11 +14,12 @@ from sklearn.base import clone
 from sklearn.utils.estimator_checks import check_estimator
 
 import sfumato
+from sfumato.classifier import LocallyLinearMaps, NotFitted
 from sfumato.data import Batch, Column, Dataset, Schema
 from sfumato.errors import BadInput, CorruptArtifact, RunConflict
 from sfumato.explain_cli import explain
-from sfumato.methods import LocallyLinearMaps, load
-from sfumato.methods.llm import NotFitted, _Gradients, _Model
+from sfumato.methods import LinearMaps, load
+from sfumato.methods.llm import _Gradients, _Model
 from sfumato.privacy import Budget, Neighbours, OuterSum, enforced_bound
 from sfumato.storage import read_json
 
@@ -74,7 +75,7 @@ def loss_by_autograd(model: _Model, weights: torch.Tensor, batch: Batch) -> torc
 @pytest.mark.parametrize("data", [images(7), images(7, shape=(3, 10, 6)), table(7)])
 @pytest.mark.parametrize("beta", [1 / 30, 1.0, 4.0])
 def test_the_closed_form_gradient_is_that_of_the_papers_loss(data, beta):
-    model = _Model(LocallyLinearMaps(**TINY, beta=beta), data.schema)
+    model = _Model(LinearMaps(**TINY, beta=beta), data.schema)
     left, right = _Gradients(model, 1.0).factors(data.take(np.arange(7)))
     assert torch.allclose(right.norm(dim=1), torch.ones(7))
     for i in range(7):
@@ -87,7 +88,7 @@ def test_the_closed_form_gradient_is_that_of_the_papers_loss(data, beta):
 
 @pytest.mark.parametrize("clip", [1e-3, 0.05, 50.0])
 def test_no_record_moves_the_sum_by_more_than_the_enforced_bound(clip):
-    model = _Model(LocallyLinearMaps(**TINY), TABLE)
+    model = _Model(LinearMaps(**TINY), TABLE)
     model.weights *= 1e4
     phi = _Gradients(model, clip)
     rows = torch.tensor(
@@ -104,14 +105,14 @@ def test_no_record_moves_the_sum_by_more_than_the_enforced_bound(clip):
 
 def test_a_record_does_not_see_the_others_of_its_batch():
     data = images(6)
-    phi = _Gradients(_Model(LocallyLinearMaps(**TINY), data.schema), 1.0)
+    phi = _Gradients(_Model(LinearMaps(**TINY), data.schema), 1.0)
     whole, _ = phi.factors(data.take(np.arange(6)))
     for i in (0, 5):
         assert torch.allclose(whole[i], phi.factors(data.take([i]))[0][0], atol=1e-6)
 
 
 def test_the_plan_is_poisson_sampled_steps_and_needs_no_number_of_records():
-    (charge,) = LocallyLinearMaps(rate=0.05, epochs=3).plan(images().schema, 1.5)
+    (charge,) = LinearMaps(rate=0.05, epochs=3).plan(images().schema, 1.5)
     assert (charge.rate, charge.steps, charge.noise_multiplier) == (0.05, 60, 1.5)
     assert charge.bound == pytest.approx(1e-3, rel=5e-3)
     assert charge.dimension == 3 * 30 * (64 + 1)
@@ -119,7 +120,7 @@ def test_the_plan_is_poisson_sampled_steps_and_needs_no_number_of_records():
 
 def test_more_passes_and_larger_samples_ask_for_more_noise():
     def noise(**settings: float) -> float:
-        return LocallyLinearMaps(**{**TINY, **settings}).fit(images(), BUDGET).noise_multiplier_
+        return LinearMaps(**{**TINY, **settings}).fit(images(), BUDGET).noise_multiplier_
 
     assert noise() < noise(epochs=8.0)
     assert noise(epochs=1.0) < noise(epochs=2.0, rate=1.0)
@@ -148,15 +149,15 @@ def test_it_learns_from_a_table_with_missing_values():
 def test_the_projection_is_public_and_the_filters_speak_of_pixels(basis, shape):
     data = images(60, shape=shape)
     fitted = LocallyLinearMaps(**TINY, basis=basis).fit(data, BUDGET)
-    assert fitted.model_.projection.shape == (12, math.prod(shape))
-    again = _Model(LocallyLinearMaps(**TINY, basis=basis), data.schema)
-    assert torch.equal(fitted.model_.projection, again.projection)
+    assert fitted.method_.model_.projection.shape == (12, math.prod(shape))
+    again = _Model(LinearMaps(**TINY, basis=basis), data.schema)
+    assert torch.equal(fitted.method_.model_.projection, again.projection)
     if basis == "frequencies":
-        gram = fitted.model_.projection @ fitted.model_.projection.T
+        gram = fitted.method_.model_.projection @ fitted.method_.model_.projection.T
         assert torch.allclose(gram, torch.eye(12), atol=1e-5)
     # Filters applied to pixels give what the classifier computes on projections.
     batch = data.take(np.arange(9))
-    g = fitted.model_.activations(fitted.model_.inputs(batch)).numpy()
+    g = fitted.method_.model_.activations(fitted.method_.model_.inputs(batch)).numpy()
     by_pixels = np.einsum("nd,kmd->nkm", batch.pixels().flatten(1).numpy(), fitted.coef_)
     assert np.allclose(by_pixels + fitted.intercept_, g, atol=1e-3)
     assert fitted.filters().images().shape == (3, 3, *shape)
@@ -194,13 +195,13 @@ def test_pictures_show_a_row_a_record_and_a_row_a_class():
 
 def test_a_saved_classifier_predicts_the_same_and_makes_no_samples(tmp_path):
     fitted = LocallyLinearMaps(**TINY).fit(images(), BUDGET, out=tmp_path / "run")
-    again = load(tmp_path / "run")
-    assert isinstance(again, LocallyLinearMaps)
+    again = LocallyLinearMaps.load(tmp_path / "run")
+    assert again.get_params() == fitted.get_params()
     assert np.array_equal(again.predict_proba(images(9)), fitted.predict_proba(images(9)))
     assert again.statement_ == fitted.statement_
     assert (tmp_path / "run" / "samples.png").exists()
     with pytest.raises(BadInput, match="makes no samples"):
-        again.sample(3)
+        load(tmp_path / "run").sample(3)
     files = {p.name for p in (tmp_path / "run").rglob("*") if p.is_file()}
     assert {"config.json", "statement.json", "generator.safetensors", "manifest.json"} <= files
     assert not [f for f in files if f.endswith((".pkl", ".part", ".journal", ".lock"))]
@@ -208,11 +209,11 @@ def test_a_saved_classifier_predicts_the_same_and_makes_no_samples(tmp_path):
     weights = tmp_path / "run" / "generator.safetensors"
     weights.write_bytes(weights.read_bytes()[:-1] + b"!")
     with pytest.raises(CorruptArtifact):
-        load(tmp_path / "run")
+        LocallyLinearMaps.load(tmp_path / "run")
 
 
 def test_the_log_tells_steps_only():
-    fitted = LocallyLinearMaps(**TINY).fit(images(), BUDGET)
+    fitted = LinearMaps(**TINY).fit(images(), BUDGET)
     assert fitted.log_
     assert {key for record in fitted.log_ for key in record} <= {
         "event",
@@ -239,7 +240,7 @@ def test_an_interrupted_fit_goes_on_where_it_was(tmp_path, monkeypatch):
     fitted = LocallyLinearMaps(**TINY).fit(images(), BUDGET, out=tmp_path / "run", resume=True)
     assert count == [1, 2, 3, 4, 5, 6, *range(1, 9)]  # no checkpoint yet: answers are given again
     assert fitted.statement_.epsilon <= BUDGET.epsilon
-    assert load(tmp_path / "run").get_params() == fitted.get_params()
+    assert LocallyLinearMaps.load(tmp_path / "run").get_params() == fitted.get_params()
 
 
 def test_two_fits_with_one_seed_differ_because_noise_has_none():
@@ -308,11 +309,47 @@ def test_a_stated_class_without_records_is_a_class_all_the_same():
 
 def test_values_beyond_the_public_range_count_as_its_ends(tmp_path):
     X, y = np.random.default_rng(0).random((50, 4)), np.arange(50) % 2
-    fitted = LocallyLinearMaps(**TINY, epsilon=2.0, delta=1e-5, classes=2).fit(X, y)
-    assert np.array_equal(fitted.predict_proba(X * 0 + 7), fitted.predict_proba(X * 0 + 1))
+    fitted = LocallyLinearMaps(**TINY, epsilon=2.0, delta=1e-5, classes=2, high=3.0).fit(X, y)
+    assert np.array_equal(fitted.predict_proba(X * 0 + 7), fitted.predict_proba(X * 0 + 3))
     fitted.save(tmp_path / "run")
-    again = load(tmp_path / "run")
+    again = LocallyLinearMaps.load(tmp_path / "run")
+    assert np.array_equal(again.predict_proba(9 * X), fitted.predict_proba(9 * X))
+    assert again.get_params() == {**fitted.get_params(), "classes": [0, 1]}
+
+
+@pytest.mark.parametrize("labels", [["no", "yes"], [3, 7], [1.0, 2.0], [False, True]])
+def test_a_saved_classifier_answers_with_the_labels_it_was_given(labels, tmp_path):
+    X, y = np.random.default_rng(0).random((50, 4)), np.array(labels)[np.arange(50) % 2]
+    fitted = LocallyLinearMaps(**TINY, epsilon=2.0, delta=1e-5, classes=labels)
+    fitted.fit(X, y, out=tmp_path / "run")
+    again = LocallyLinearMaps.load(tmp_path / "run")
+    assert again.classes_.dtype == fitted.classes_.dtype == np.array(labels).dtype
+    assert again.classes_.tolist() == labels
     assert np.array_equal(again.predict(X), fitted.predict(X))
+
+
+def test_a_run_of_the_method_alone_is_a_classifier_too(tmp_path):
+    method = LinearMaps(**TINY).fit(images(), BUDGET, out=tmp_path / "run")
+    model = LocallyLinearMaps.load(tmp_path / "run")
+    assert model.statement_ == method.statement_
+    assert model.classes_.tolist() == [0, 1, 2]
+    assert model.n_iter_ == 8
+    assert 0 <= model.score(images(30)) <= 1
+
+
+def test_the_statement_counts_steps_and_speaks_of_no_generator():
+    told = LinearMaps(**TINY).fit(images(), BUDGET).statement_.paragraph()
+    assert "8 noisy sums (“gradients” in 8 steps)" in told
+    assert "generator" not in told and "synthetic" not in told
+
+
+def test_a_fit_that_fails_leaves_nothing_of_the_one_before():
+    fitted = LocallyLinearMaps(**TINY).fit(images(), BUDGET)
+    with pytest.raises(BadInput, match="maps must be"):
+        fitted.set_params(maps=0).fit(images(), BUDGET)
+    with pytest.raises(NotFitted):
+        fitted.predict(images(3))
+    assert not hasattr(fitted, "statement_")
 
 
 def test_images_may_come_as_arrays_too():
@@ -361,7 +398,7 @@ def test_a_clone_has_the_same_settings_and_nothing_learnt():
 
 
 def test_it_is_listed_as_a_classifier():
-    info = LocallyLinearMaps.info
+    info = LinearMaps.info
     assert info in sfumato.list_methods()
     assert info.makes == "classifier"
 

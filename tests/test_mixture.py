@@ -22,7 +22,7 @@ from sfumato.features.moments import (
 from sfumato.features.spaces import MOST_COEFFICIENTS, PixelSpace, TableSpace
 from sfumato.generators.mixture import GaussianMixture, RangeFit
 from sfumato.methods import Mixture, Synthesizer
-from sfumato.methods.refinement import Gradients, Selection
+from sfumato.methods.refinement import STEPS, Gradients, Selection
 from sfumato.privacy import BoundedSum, Budget, Neighbours, OuterSum, enforced_bound
 
 SEVERAL = Budget(epsilon=200.0, delta=1e-5)
@@ -272,10 +272,6 @@ def test_records_of_no_known_class_count_for_nothing():
     images = data.images.copy()
     labels[:1000], images[:1000] = -1, 1.0
 
-    class Odd(Dataset):
-        def _codes(self, _):
-            return None
-
     batches = [Batch(torch.from_numpy(images), torch.from_numpy(labels))]
     odd = Dataset(data._source, data.schema, "odd")
     odd.batches = lambda size: iter(batches)  # type: ignore[method-assign]
@@ -360,3 +356,26 @@ def test_refined_samples_stream_and_survive_saving(tmp_path, monkeypatch):
     assert np.array_equal(fitted.sample(70, seed=2).images, again.sample(70, seed=2).images)
     monkeypatch.setattr("sfumato.methods.mixture._CHUNK", 16)
     assert len(fitted.sample(70, seed=2)) == 70
+
+
+def test_an_interrupted_refinement_goes_on_without_asking_again(tmp_path, monkeypatch):
+    asked = []
+    honest = Gradients.factors
+
+    def failing(self, batch):
+        if len(asked) == 3:
+            raise KeyboardInterrupt
+        asked.append(1)
+        return honest(self, batch)
+
+    budget = Budget(epsilon=3, delta=1e-5)
+    monkeypatch.setattr(Gradients, "factors", failing)
+    with pytest.raises(KeyboardInterrupt):
+        Mixture().fit(blobs(100), budget, out=tmp_path / "run")
+    again = []
+    monkeypatch.setattr(
+        Gradients, "factors", lambda self, batch: again.append(1) or honest(self, batch)
+    )
+    fitted = Mixture().fit(blobs(100), budget, out=tmp_path / "run", resume=True)
+    assert len(again) == STEPS - 3
+    assert len(fitted.sample(5)) == 5

@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any
 from sfumato._version import __version__
 
 if TYPE_CHECKING:
+    from sfumato.classifier import LocallyLinearMaps
     from sfumato.data import Column, Dataset, Schema, load
     from sfumato.errors import SfumatoError
     from sfumato.evaluation import evaluate
     from sfumato.methods import (
         Hp,
-        LocallyLinearMaps,
         Mepf,
         Merf,
         Mixture,
@@ -38,7 +38,7 @@ _HOME = {
     "Column": "sfumato.data",
     "Dataset": "sfumato.data",
     "Hp": "sfumato.methods",
-    "LocallyLinearMaps": "sfumato.methods",
+    "LocallyLinearMaps": "sfumato.classifier",
     "Mepf": "sfumato.methods",
     "Merf": "sfumato.methods",
     "Mixture": "sfumato.methods",

@@ -98,18 +98,13 @@ def explain(
       sfumato explain runs/llm --data fashion-mnist:test -n 12 --top 2 --out why.html
       sfumato explain runs/llm --out filters.png
     """
-    from sfumato.methods import LocallyLinearMaps, load
+    from sfumato.classifier import LocallyLinearMaps
 
     if out.suffix.lower() not in _FORMATS:
         raise BadInput(f"Cannot write {out.name}; end --out with .png or .html.")
     if out.exists() and not overwrite:
         raise RunConflict(f"{out} already exists; give --out another name, or add --overwrite.")
-    model = load(run)
-    if not isinstance(model, LocallyLinearMaps):
-        raise BadInput(
-            f"{run} is a run of {model.info.name}, which makes {model.info.makes} and no explanations; "
-            "give a run of `sfumato fit llm`."
-        )
+    model = LocallyLinearMaps.load(run)
     told = None
     if spec is not None:
         import numpy as np

@@ -293,6 +293,8 @@ def fit(
     if product == "generator":
         click.echo(f"  sfumato sample {run} -n 10000 --out synthetic.npz")
         click.echo(f"  sfumato evaluate {run} --real {real}")
+    else:
+        click.echo(f"  sfumato explain {run} --data {real} --out why.html")
     click.echo(f"  sfumato report {run}")
 
 

@@ -138,7 +138,7 @@ def _check_plans(config: Config, schema: Any, progress: Progress) -> None:
         try:
             method = cls(**variant.settings)
             method.plan(schema, 1.0)
-            method._check_public(
+            method.check_public(
                 schema,
                 load_public(variant.public, schema, progress) if variant.public else None,
             )

@@ -5,7 +5,7 @@ from sfumato.methods.dre import Dre
 from sfumato.methods.gan import Gan, GanFt
 from sfumato.methods.gan_mi import GanMi
 from sfumato.methods.hp import Hp
-from sfumato.methods.llm import LocallyLinearMaps
+from sfumato.methods.llm import LinearMaps
 from sfumato.methods.mepf import Mepf
 from sfumato.methods.merf import Merf, suggest_features
 from sfumato.methods.mge import Mge
@@ -19,7 +19,7 @@ __all__ = [
     "GanFt",
     "GanMi",
     "Hp",
-    "LocallyLinearMaps",
+    "LinearMaps",
     "Mepf",
     "Merf",
     "MethodInfo",

@@ -140,22 +140,8 @@ class PrivateMethod(ABC):
 
     # -- fit, sample, save, load: written once -------------------------------------------------------------------
 
-    @abstractmethod
-    def fit(
-        self,
-        data: Any,
-        budget: Any,
-        /,
-        *,
-        public: Dataset | None = None,
-        out: Path | str | None = None,
-        resume: bool = False,
-        progress: Progress | None = None,
-    ) -> Self:
-        """Learn from a data set within a budget, by `_fit_within`."""
-
     @final
-    def _fit_within(
+    def fit(
         self,
         data: Dataset,
         budget: Budget,
@@ -165,6 +151,12 @@ class PrivateMethod(ABC):
         resume: bool = False,
         progress: Progress | None = None,
     ) -> Self:
+        """Learn from `data` within `budget`.
+
+        `public` is a data set that may be read freely, for the methods that use one. With `out`, the run folder is written
+        as the work goes on, and `resume=True` goes on with an interrupted one: a release that was saved is not made again,
+        so nothing is spent twice.
+        """
         schema = data.schema
         if schema.kind not in self.info.kinds:
             raise BadInput(
@@ -173,7 +165,13 @@ class PrivateMethod(ABC):
             )
         if len(data) == 0:
             raise BadInput("The data set holds no record; check the path and the split.")
-        self._check_public(schema, public)
+        self.check_public(schema, public)
+        if public is not None and (
+            public is data or (data.published_as and public.published_as == data.published_as)
+        ):
+            raise BadInput(
+                f"{data.name} is given as private and as public data at once, which voids the guarantee; give other public data."
+            )
         size = len(data) if budget.neighbours.size_is_public else None
         return self._learn(data, budget, size, public, ReleaseStore(), out, resume, progress)
 
@@ -202,7 +200,8 @@ class PrivateMethod(ABC):
             raise BadInput(
                 f"{self.info.name} reads the private data while it trains, so it cannot train again from a saved release."
             )
-        ours, theirs = self.get_params(), config["settings"]
+        defaults = {p.name: p.default for p in self.parameters()}
+        ours, theirs = self.get_params(), {**defaults, **config["settings"]}
         for name in self.RELEASED_BY:
             if ours[name] != theirs[name]:
                 raise BadInput(
@@ -210,7 +209,7 @@ class PrivateMethod(ABC):
                     "that setting shapes the release, so leave it as it was."
                 )
         schema, budget = Schema.from_json(config["schema"]), Budget(**config["budget"])
-        self._check_public(schema, public)
+        self.check_public(schema, public)
         origin = config["data"]
         store = ReleaseStore(earlier.releases)
         for charge in self.plan(schema, calibrate(lambda m: self.plan(schema, m), budget)):
@@ -220,7 +219,8 @@ class PrivateMethod(ABC):
         data = Dataset(_NotAtHand(origin["size"] or 1), schema, origin["name"])
         return self._learn(data, budget, origin["size"], public, kept, out, resume, progress)
 
-    def _check_public(self, schema: Schema, public: Dataset | None) -> None:
+    def check_public(self, schema: Schema, public: Dataset | None) -> None:
+        """Raise unless `public` is what this method can use beside private data of `schema`."""
         name, use = self.info.name, self.info.public
         if public is None:
             if use == "required":
@@ -298,8 +298,8 @@ class PrivateMethod(ABC):
     def sample(self, n: int, *, seed: int = 0) -> Dataset:
         """Synthetic records, from the methods that make them."""
         raise BadInput(
-            f"{self.info.name} is a classifier and makes no samples; use predict or explain (`sfumato explain RUN`), or fit a "
-            "method that `sfumato methods` lists as making records."
+            f"{self.info.name} is a classifier and makes no samples; use `sfumato explain RUN` or, in Python, "
+            "sfumato.LocallyLinearMaps.load(RUN), or fit a method that `sfumato methods` lists as making records."
         )
 
     @final
@@ -400,27 +400,6 @@ class Synthesizer(PrivateMethod):
     @abstractmethod
     def _sample(self, n: int, generator: torch.Generator) -> tuple[Tensor, Tensor | None]:
         """`n` records (uint8 or float images, or table rows) and their labels."""
-
-    @final
-    def fit(
-        self,
-        data: Dataset,
-        budget: Budget,
-        *,
-        public: Dataset | None = None,
-        out: Path | str | None = None,
-        resume: bool = False,
-        progress: Progress | None = None,
-    ) -> Self:
-        """Learn a generator of records like `data`'s within `budget`.
-
-        `public` is a data set that may be read freely, for the methods that use one. With `out`, the run folder is written
-        as the work goes on, and `resume=True` goes on with an interrupted one: a release that was saved is not made again,
-        so nothing is spent twice.
-        """
-        return self._fit_within(
-            data, budget, public=public, out=out, resume=resume, progress=progress
-        )
 
     @final
     def sample(self, n: int, *, seed: int = 0) -> Dataset:

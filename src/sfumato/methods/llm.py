@@ -14,49 +14,29 @@ so predictions and explanations of any record are free.
 
 from __future__ import annotations
 
+import json
 import math
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any
 
 import numpy as np
 import torch
-from sklearn.base import BaseEstimator, ClassifierMixin
-from sklearn.exceptions import NotFittedError
 from torch import Tensor
 
-from sfumato.data import Batch, Column, Dataset, Schema
+from sfumato.data import Batch, Schema
 from sfumato.data.sources import Array
 from sfumato.errors import BadInput
 from sfumato.features import encoding_of
 from sfumato.methods.base import PrivateMethod, Workspace
 from sfumato.methods.descent import TrainingState, descend
-from sfumato.methods.explanations import Explanation, FilterBank
+from sfumato.methods.explanations import FilterBank
 from sfumato.methods.registry import register
 from sfumato.methods.run import RunFolder
-from sfumato.privacy import (
-    Budget,
-    Charge,
-    Neighbours,
-    OuterMap,
-    Plan,
-    PrivateData,
-    balanced,
-    enforced_bound,
-)
-from sfumato.progress import Progress
+from sfumato.privacy import Charge, OuterMap, Plan, PrivateData, balanced, enforced_bound
 from sfumato.storage import atomic_path
 
-if TYPE_CHECKING:
-    from sklearn.utils import Tags
-
 _LABEL = "gradients"
-_ROWS = 4096  # records predicted at once
 _FAST, _SLOW = 0.9, 0.999  # Adam's two memories
 _MEMORY = 0.1  # share of the steps so far that the averaged weights remember
-
-
-class NotFitted(BadInput, NotFittedError):
-    """A classifier was asked before it was fitted."""
 
 
 @register(
@@ -67,11 +47,8 @@ class NotFitted(BadInput, NotFittedError):
     summary="A classifier of a few linear maps per class, trained with DP-SGD; its maps explain every prediction.",
     makes="classifier",
 )
-class LocallyLinearMaps(ClassifierMixin, PrivateMethod, BaseEstimator):
-    """DP-LLM for labelled images and tables; a scikit-learn classifier.
-
-    `fit(data, budget)` takes a sfumato data set and a budget. `fit(X, y)` takes arrays and the settings `epsilon`, `delta`,
-    `neighbours`, `classes`, `low` and `high` in their place, since none of these may be read off private records.
+class LinearMaps(PrivateMethod):
+    """DP-LLM for labelled images and tables: the weights. `sfumato.LocallyLinearMaps` predicts and explains with them.
 
     **Guarantee**: each step releases one sum of outer products over a fresh Poisson sample, each clipped to norm `clip`, with
     Gaussian noise; all steps are composed by privacy loss distributions and calibrated to the budget. The weights are all that
@@ -83,6 +60,9 @@ class LocallyLinearMaps(ClassifierMixin, PrivateMethod, BaseEstimator):
     weights.
     """
 
+    # What whoever fitted arrays calls the classes, by code: a stated, public list. A data set's labels are the codes themselves.
+    labels_: list[Any] | None = None
+
     HELP = {
         "maps": "Linear maps per class; 1 is logistic regression.",
         "projection": "Numbers an image or a wide table is projected to; tables of fewer columns are left as they are.",
@@ -93,12 +73,6 @@ class LocallyLinearMaps(ClassifierMixin, PrivateMethod, BaseEstimator):
         "clip": "Largest norm of one record's gradient; Adam makes up for its scale.",
         "learning_rate": "Adam's learning rate at the start; it falls to zero along a half cosine.",
         "seed": "Public seed of the projection and the first weights; privacy noise never has a seed.",
-        "epsilon": "For fit(X, y) only: the privacy budget ε.",
-        "delta": "For fit(X, y) only: the privacy budget δ.",
-        "neighbours": "For fit(X, y) only: zero-out, add-remove or replace-one.",
-        "classes": "For fit(X, y) only: the classes or their number, a public fact; the word labels declares those in y public.",
-        "low": "For fit(X, y) only: the least value of a feature, a public fact; lower ones count as this.",
-        "high": "For fit(X, y) only: the largest value of a feature, a public fact; higher ones count as this.",
     }
 
     def __init__(
@@ -113,12 +87,6 @@ class LocallyLinearMaps(ClassifierMixin, PrivateMethod, BaseEstimator):
         clip: float = 1e-3,
         learning_rate: float = 0.1,
         seed: int = 0,
-        epsilon: float | None = None,
-        delta: float | None = None,
-        neighbours: str = "zero-out",
-        classes: Any = None,
-        low: float = 0.0,
-        high: float = 1.0,
     ) -> None:
         self.maps = maps
         self.projection = projection
@@ -129,14 +97,6 @@ class LocallyLinearMaps(ClassifierMixin, PrivateMethod, BaseEstimator):
         self.clip = clip
         self.learning_rate = learning_rate
         self.seed = seed
-        self.epsilon = epsilon
-        self.delta = delta
-        self.neighbours = neighbours
-        self.classes = classes
-        self.low = low
-        self.high = high
-
-    # -- the method ----------------------------------------------------------------------------------------------
 
     def plan(self, schema: Schema, noise_multiplier: float) -> Plan:
         self._check(schema)
@@ -165,19 +125,21 @@ class LocallyLinearMaps(ClassifierMixin, PrivateMethod, BaseEstimator):
             cooled = 0.5 * (1 + math.cos(math.pi * step.index / charge.steps))
             adam.move(gradient.view_as(model.weights), self.learning_rate * cooled, step.index + 1)
         model.weights = adam.average
-        self._take(model)
-
-    def _take(self, model: _Model) -> None:
         self.model_ = model
-        self.coef_, self.intercept_ = model.filters()
-        if not hasattr(self, "classes_"):
-            # A data set's labels are codes; their names are in the schema.
-            self.classes_: Array = np.arange(self.schema_.n_classes)
+
+    def filters(self) -> FilterBank:
+        """All maps of all classes, in the space of the records: the global view."""
+        self._check_fitted()
+        weights, biases = self.model_.filters()
+        return FilterBank(
+            schema=self.schema_, features=self.model_.names, weights=weights, biases=biases
+        )
 
     def _state(self) -> dict[str, Tensor]:
         state = {"weights": self.model_.weights}
-        if self.classes_.dtype.kind in "iuf":
-            state["classes"] = torch.from_numpy(np.array(self.classes_))
+        if self.labels_ is not None:
+            text = json.dumps(self.labels_).encode()
+            state["labels"] = torch.frombuffer(bytearray(text), dtype=torch.uint8)
         return state
 
     def _restore(self, state: dict[str, Tensor]) -> None:
@@ -185,10 +147,9 @@ class LocallyLinearMaps(ClassifierMixin, PrivateMethod, BaseEstimator):
         if state["weights"].shape != (model.left, model.right):
             raise RuntimeError("the weights are of another shape")
         model.weights = state["weights"]
-        self.classes_ = (
-            state["classes"].numpy() if "classes" in state else np.array(self.schema_.classes)
-        )
-        self._take(model)
+        self.model_ = model
+        if "labels" in state:
+            self.labels_ = json.loads(state["labels"].numpy().tobytes())
 
     def _picture(self, run: RunFolder) -> None:
         if self.schema_.kind == "images":
@@ -219,228 +180,11 @@ class LocallyLinearMaps(ClassifierMixin, PrivateMethod, BaseEstimator):
                 f"llm's rate is a probability in (0, 1], not {self.rate!r}; 1/15 is common."
             )
 
-    # -- scikit-learn --------------------------------------------------------------------------------------------
-
-    def fit(
-        self,
-        X: Any,
-        y: Any = None,
-        *,
-        public: Dataset | None = None,
-        out: Path | str | None = None,
-        resume: bool = False,
-        progress: Progress | None = None,
-    ) -> Self:
-        """Learn from a labelled data set within a budget: fit(data, budget); or from arrays: fit(X, y).
-
-        As arrays, X is (n, features) with values between `low` and `high`, or images (n, height, width), (n, height, width, 3) or
-        (n, channels, height, width), uint8 or in [0, 1]. With `out`, the run folder is written as the work goes on, and
-        `resume=True` goes on with an interrupted one.
-        """
-        if isinstance(X, Dataset):
-            if not isinstance(y, Budget):
-                raise BadInput(
-                    "With a data set, the second argument is a Budget: fit(data, budget)."
-                )
-            stated = {"epsilon": self.epsilon, "delta": self.delta}
-            if any(v is not None and v != getattr(y, name) for name, v in stated.items()):
-                raise BadInput(
-                    "The settings epsilon and delta are for fit(X, y) and differ from the budget; leave them out."
-                )
-            self._forget()
-            data, budget = X, y
-        else:
-            budget = self._own_budget()
-            data = self._from_arrays(X, y)
-        self._fit_within(data, budget, public=public, out=out, resume=resume, progress=progress)
-        self.n_iter_ = self._steps
-        return self
-
-    def _forget(self) -> None:
-        for name in ("classes_", "n_features_in_", "feature_names_in_", "statement_"):
-            if hasattr(self, name):
-                delattr(self, name)
-
-    def _own_budget(self) -> Budget:
-        if self.epsilon is None or self.delta is None:
-            raise BadInput(
-                "fit(X, y) has no budget; make the classifier with epsilon= and delta=, or call fit(data, budget)."
-            )
-        return Budget(
-            epsilon=self.epsilon, delta=self.delta, neighbours=Neighbours.parse(self.neighbours)
-        )
-
-    def _from_arrays(self, X: Any, y: Any) -> Dataset:
-        from sklearn.utils.multiclass import check_classification_targets
-        from sklearn.utils.validation import check_consistent_length, column_or_1d, validate_data
-
-        self._forget()
-        pictures = getattr(X, "ndim", 2) in (3, 4)
-        if pictures:
-            y = column_or_1d(y, warn=True)
-            check_consistent_length(X, y)
-        else:
-            X, y = validate_data(self, X, y, dtype=np.float64)
-            y = column_or_1d(y, warn=True)
-        check_classification_targets(y)
-        self.classes_ = self._stated_classes(y)
-        codes = np.minimum(np.searchsorted(self.classes_, y), len(self.classes_) - 1)
-        if not np.array_equal(self.classes_[codes], y):
-            raise BadInput("Some labels are none of the stated `classes`; complete the list.")
-        names = [str(name) for name in self.classes_]
-        if pictures:
-            return Dataset.from_arrays(X, codes, classes=names)
-        return Dataset.from_values(
-            self._bounded(X), codes, schema=self._table(X.shape[1], names), name="arrays"
-        )
-
-    def _stated_classes(self, y: Array) -> Array:
-        """The sorted classes: a public setting, or the labels in y where the caller says that their list is public."""
-        if self.classes is None:
-            raise BadInput(
-                "fit(X, y) needs the classes, since which ones occur is private: set classes=10, a list of them, or "
-                'classes="labels" to declare the list of those in y public.'
-            )
-        if isinstance(self.classes, str):
-            if self.classes != "labels":
-                raise BadInput('`classes` is a list, a number or the word "labels"; give one.')
-            return np.unique(y)
-        if isinstance(self.classes, int | np.integer):
-            return np.arange(int(self.classes))
-        return np.unique(np.asarray(self.classes))
-
-    def _table(self, width: int, names: list[str]) -> Schema:
-        if not (math.isfinite(self.low) and math.isfinite(self.high) and self.low < self.high):
-            raise BadInput("llm's low must be less than its high, and both finite.")
-        columns = getattr(self, "feature_names_in_", [f"x{i}" for i in range(width)])
-        return Schema(
-            kind="table",
-            columns=tuple(
-                Column(name=str(c), kind="numerical", low=self.low, high=self.high) for c in columns
-            ),
-            classes=tuple(names),
-            label="class" if "class" not in columns else "class of the record",
-        )
-
-    def _bounded(self, X: Array) -> Array:
-        low, high = np.float32(self.low), np.float32(self.high)
-        return np.clip(X, low, high).astype(np.float32)
-
-    def predict(self, X: Any) -> Array:
-        """The most probable class of each record: its code for a data set's classes, else the label as y had it."""
-        codes = self.predict_proba(X).argmax(axis=1)
-        return self.classes_[codes]
-
-    def predict_proba(self, X: Any) -> Array:
-        """(n, classes): p_k(x) of every record."""
-        parts = [torch.softmax(self._model().scores(b), dim=1) for b in self._batches(X)]
-        return torch.cat(parts).to(torch.float64).numpy()
-
-    def decision_function(self, X: Any) -> Array:
-        """(n, classes): the class scores f_k(x); for two classes their difference, (n,)."""
-        scores = torch.cat([self._model().scores(batch) for batch in self._batches(X)])
-        scores = scores.to(torch.float64)
-        return (scores[:, 1] - scores[:, 0] if scores.shape[1] == 2 else scores).numpy()
-
-    def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
-        """Accuracy on arrays X and y, or on a labelled data set."""
-        if isinstance(X, Dataset) and y is None:
-            y = X.labels
-        return float(super().score(X, y, sample_weight))
-
-    def __sklearn_tags__(self) -> Tags:
-        tags = super().__sklearn_tags__()
-        # Noise has no seed, and at a small ε any score may come out.
-        tags.non_deterministic = True
-        tags.classifier_tags.poor_score = True
-        return tags
-
-    def __sklearn_is_fitted__(self) -> bool:
-        return hasattr(self, "statement_")
-
-    # -- explanations --------------------------------------------------------------------------------------------
-
-    def explain(self, X: Any, *, top: int | None = None, of: int | None = None) -> Explanation:
-        """Why each record gets its class: the `top` maps of the predicted class (or the class with code `of`) by weight.
-
-        Three maps by default, or all where there are fewer.
-        """
-        model = self._model()
-        top = min(3, self.maps) if top is None else top
-        if isinstance(top, bool) or not isinstance(top, int) or not 1 <= top <= self.maps:
-            raise BadInput(f"top must be a whole number from 1 to {self.maps}, not {top!r}.")
-        if of is not None and not 0 <= of < len(self.classes_):
-            raise BadInput(
-                f"There is no class with code {of!r}; they run to {len(self.classes_) - 1}."
-            )
-        probabilities, chosen, maps, weights, scores, inputs = [], [], [], [], [], []
-        for batch in self._batches(X):
-            g = model.activations(model.inputs(batch))  # (n, classes, maps)
-            sigma, f = model.weighted(g)
-            code = f.argmax(dim=1) if of is None else torch.full((len(g),), of)
-            row = torch.arange(len(g))
-            weight, best = sigma[row, code].topk(top, dim=1)
-            probabilities.append(torch.softmax(f, dim=1))
-            chosen.append(code)
-            maps.append(best)
-            weights.append(weight)
-            scores.append(g[row, code].gather(1, best))
-            inputs.append(model.encode(batch))
-        codes, best = torch.cat(chosen), torch.cat(maps)
-        return Explanation(
-            schema=self.schema_,
-            features=model.names,
-            inputs=torch.cat(inputs).numpy(),
-            codes=codes.numpy(),
-            probabilities=torch.cat(probabilities).to(torch.float64).numpy(),
-            maps=best.numpy(),
-            weights=torch.cat(weights).to(torch.float64).numpy(),
-            scores=torch.cat(scores).to(torch.float64).numpy(),
-            filters=self.coef_[codes.numpy()[:, None], best.numpy()],
-        )
-
-    def filters(self) -> FilterBank:
-        """All maps of all classes, in the space of the records: the global view."""
-        model = self._model()
-        return FilterBank(
-            schema=self.schema_, features=model.names, weights=self.coef_, biases=self.intercept_
-        )
-
-    def _model(self) -> _Model:
-        if not hasattr(self, "statement_"):
-            raise NotFitted(
-                "This LocallyLinearMaps has not been fitted; call fit(data, budget) first."
-            )
-        return self.model_
-
-    def _batches(self, X: Any) -> list[Batch] | Any:
-        """Records to look at, which are not covered by the guarantee, as batches."""
-        schema = self._model().schema
-        if isinstance(X, Dataset):
-            if (X.schema.kind, X.schema.shape) != (schema.kind, schema.shape) or (
-                X.schema.columns != schema.columns
-            ):
-                raise BadInput(
-                    "These records are of another kind, shape or columns than those the classifier was fitted on; give "
-                    "records of the same schema."
-                )
-            return X.batches(_ROWS)
-        if schema.kind == "images":
-            return Dataset.from_arrays(X).batches(_ROWS)
-        if hasattr(self, "n_features_in_"):
-            from sklearn.utils.validation import validate_data
-
-            rows = validate_data(self, X, dtype=np.float64, reset=False)
-            return (Batch(t, None) for t in torch.from_numpy(self._bounded(rows)).split(_ROWS))
-        return (Batch(t, None) for t in torch.as_tensor(X, dtype=torch.float32).split(_ROWS))
-
 
 class _Model:
     """The maps themselves. Everything in it is public: settings, seed, and weights that were released."""
 
-    def __init__(
-        self, settings: LocallyLinearMaps, schema: Schema, *, weightless: bool = False
-    ) -> None:
+    def __init__(self, settings: LinearMaps, schema: Schema, *, weightless: bool = False) -> None:
         self.schema = schema
         self.beta = float(settings.beta)
         self.classes, self.maps = schema.n_classes, int(settings.maps)
@@ -510,7 +254,7 @@ class _Model:
 
 
 def _projection(
-    settings: LocallyLinearMaps, schema: Schema, wide: int, random: torch.Generator
+    settings: LinearMaps, schema: Schema, wide: int, random: torch.Generator
 ) -> Tensor | None:
     """R, (projected, encoded), or None where records are small enough. Public: a basis, or drawn from the seed."""
     narrow = int(settings.projection)

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sfumato.data import Dataset, Schema
+from sfumato.data import Schema
 from sfumato.embedding import CountedByClass, MeanEmbedding
 from sfumato.errors import BadInput
 from sfumato.features.perceptual import (
@@ -272,9 +272,9 @@ class Mepf(Matched):
         outline = {label: (counted, factor) for label, counted, factor in self._outline(schema)}
         shared = _names(self.shared) or ()
         classed = tuple(tap for tap in encoder.taps if tap not in shared)
-        parts = [self._feature_map(encoder, classed, workspace.public)]
+        parts = [self._feature_map(encoder, classed, workspace)]
         if shared:
-            parts.append(self._feature_map(encoder, shared, workspace.public))
+            parts.append(self._feature_map(encoder, shared, workspace))
         stopping: PerceptualFeatures | None = None
         if self.stop:
             judge = encoder
@@ -348,7 +348,7 @@ class Mepf(Matched):
         )
 
     def _feature_map(
-        self, encoder: Encoder, taps: tuple[str, ...], public: Dataset | None
+        self, encoder: Encoder, taps: tuple[str, ...], workspace: Workspace
     ) -> PerceptualFeatures:
         settings: dict[str, Any] = {
             "taps": taps,
@@ -358,6 +358,7 @@ class Mepf(Matched):
         }
         phi = PerceptualFeatures(encoder, **settings)
         device = phi.device
+        public = workspace.public
         if public is not None and (self.centre or self._public_basis):
             most = max(_PUBLIC_RECORDS, 2 * (self.projection or 0) if self._public_basis else 0)
             rows = public_rows(phi, public, most)

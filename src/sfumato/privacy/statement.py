@@ -60,8 +60,11 @@ class PrivacyStatement:
         )
 
     def paragraph(self) -> str:
-        names = ", ".join(f"“{c.label}”" for c in self.charges)
-        count = len(self.charges)
+        names = ", ".join(
+            f"“{c.label}”" if c.steps == 1 else f"“{c.label}” in {c.steps} steps"
+            for c in self.charges
+        )
+        count = sum(c.steps for c in self.charges)
         others = "; ".join(
             f"{name}: ε = {_upwards(value)}"
             for name, value in self.epsilon_under().items()
@@ -71,10 +74,10 @@ class PrivacyStatement:
             "Everything in this run but the metrics marked as computed on real data satisfies "
             f"(ε = {_upwards(self.epsilon)}, δ = {_plain(self.budget.delta)})-differential "
             f"privacy. The unit of privacy is one record, under the relation “{self.budget.neighbours.value}”: "
-            f"{self.budget.neighbours.meaning}. Whatever anyone could conclude from the synthetic data about one record, "
+            f"{self.budget.neighbours.meaning}. Whatever anyone could conclude about one record from what this covers, "
             "the odds of it change by a factor of at most e^ε when that record is changed so, except with probability δ. "
             f"The private records were read for {count} noisy sum{'' if count == 1 else 's'} ({names}) and for nothing else; "
-            "all that follows, the generator and every sample drawn from it, is computed from those sums and costs nothing more. "
+            "all that follows, what was learnt and whatever is made with it, is computed from those sums and costs nothing more. "
             f"Read under other relations at the same δ, the same run has {others}."
         )
 
