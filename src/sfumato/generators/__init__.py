@@ -4,4 +4,11 @@ from sfumato.generators.networks import ConvGenerator, DenseGenerator
 from sfumato.generators.resnet import ResNetGenerator
 from sfumato.generators.training import Training, checkpoint_step, train
 
-__all__ = ["ConvGenerator", "DenseGenerator", "ResNetGenerator", "Training", "checkpoint_step", "train"]
+__all__ = [
+    "ConvGenerator",
+    "DenseGenerator",
+    "ResNetGenerator",
+    "Training",
+    "checkpoint_step",
+    "train",
+]
