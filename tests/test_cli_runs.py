@@ -183,7 +183,9 @@ def test_kill_and_resume_spend_nothing_twice(tmp_path: Path) -> None:
     out = tmp_path / "new"
     words = [w if w != "steps=20" else "steps=100000" for w in FIT]
     command = [sys.executable, "-m", "sfumato", *words, "--out", str(out), "--quiet"]
-    child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    # What runs in the background of a shell ignores an interrupt, and so would its children.
+    heeds = {"preexec_fn": lambda: signal.signal(signal.SIGINT, signal.SIG_DFL), "text": True}
+    child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **heeds)
     try:
         _wait_for(lambda: any(out.glob("release/*.safetensors")), child)
         child.send_signal(signal.SIGINT)
@@ -197,7 +199,7 @@ def test_kill_and_resume_spend_nothing_twice(tmp_path: Path) -> None:
     released = {n: b for n, b in files(out).items() if n.startswith("release/")}
 
     before = (out / "log.jsonl").stat().st_mtime_ns
-    again = subprocess.Popen([*command, "--resume"], stderr=subprocess.PIPE, text=True)
+    again = subprocess.Popen([*command, "--resume"], stderr=subprocess.PIPE, **heeds)
     try:
         _wait_for(lambda: (out / "log.jsonl").stat().st_mtime_ns != before, again)
     finally:
@@ -445,6 +447,9 @@ def test_real_images_are_shown_only_with_a_warning_and_never_the_private_ones(
 # ── demo ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+PLAIN = ("--set", "refine=false")
+
+
 def no_fashion(spec: Any, progress: Any, **facts: Any) -> Any:
     from sfumato.data import load
 
@@ -458,14 +463,14 @@ def test_demo_without_a_network_goes_on_with_digits_and_is_quick_the_second_time
 ) -> None:
     out = tmp_path / "demo"
     monkeypatch.setattr(demo_cli, "load_data", no_fashion)
-    first = succeed("demo", "--out", out, *TINY)
+    first = succeed("demo", "--out", out, *PLAIN)
     assert "goes on with digits" in first.stderr
     for name in ("report.html", "statement.json", "samples.png"):
         assert str(out / name) in first.stdout
     assert "sfumato sample" in first.stdout
     kept = {n: b for n, b in files(out).items() if not n.startswith("report")}
 
-    second = succeed("demo", "--out", out, *TINY)
+    second = succeed("demo", "--out", out, *PLAIN)
     assert "fitting is skipped" in second.stderr
     assert {n: b for n, b in files(out).items() if not n.startswith("report")} == kept
 
@@ -477,8 +482,8 @@ def test_demo_moves_a_demo_of_other_settings_aside(
     monkeypatch.setattr(demo_cli, "judge", lambda *_: judged)
     out = tmp_path / "demo"
     budget = ("--epsilon", "1", "--delta", "1e-5")
-    succeed("fit", "merf", "--data", "digits:train", *budget, *TINY, "--out", out, "--quiet")
-    result = succeed("demo", "--data", "digits", "--out", out, *TINY, "--set", "batch=50")
+    succeed("fit", "mixture", "--data", "digits:train", *budget, *PLAIN, "--out", out, "--quiet")
+    result = succeed("demo", "--data", "digits", "--out", out, *PLAIN, "--set", "candidates=2")
     assert "demo.1" in result.stderr
     assert (tmp_path / "demo.1" / "generator.safetensors").exists()
     assert (out / "report.html").exists()

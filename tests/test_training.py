@@ -128,7 +128,12 @@ def test_a_killed_fit_goes_on_from_its_release_and_spends_nothing_again(how, tmp
     script = tmp_path / "fit.py"
     script.write_text(textwrap.dedent(FIT))
     run = RunFolder(tmp_path / "run")
-    first = subprocess.Popen([sys.executable, script, run.path], stderr=subprocess.DEVNULL)
+    first = subprocess.Popen(
+        [sys.executable, script, run.path],
+        stderr=subprocess.DEVNULL,
+        # What runs in the background of a shell ignores an interrupt, and so would its children.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
     release = run.releases / "mean-embedding.safetensors"
     deadline = time.monotonic() + 120
     while not (release.exists() and len(run.read_log()) > 3) and time.monotonic() < deadline:
