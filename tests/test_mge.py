@@ -131,7 +131,8 @@ def test_no_record_and_no_exchange_of_records_moves_the_sum_further_than_charged
     furthest = torch.cdist(joint, joint).max()
     charge = charge_of(phi, 1.0, label="x")
     assert furthest <= charge.sensitivity(Neighbours.REPLACE_ONE) * (1 + 1e-6)
-    assert charge.sensitivity(Neighbours.REPLACE_ONE) < 1.49  # not 2
+    if isinstance(phi, OuterMoments):
+        assert charge.sensitivity(Neighbours.REPLACE_ONE) < 1.49  # not 2
 
 
 def test_squares_of_a_spread_out_codec_are_released_on_a_finer_scale():
@@ -264,6 +265,7 @@ def test_senseless_settings_are_refused_before_any_row_is_read(setting, message)
         Mge(**setting).plan(Schema(kind="images", shape=SHAPE), 1.0)
 
 
-def test_diagonal_ratio_is_the_one_proved():
-    assert DiagonalMoments(DctCodec(SHAPE).facts, 2).replace_ratio == pytest.approx(math.sqrt(2.2))
-    assert OuterMoments(DctCodec(SHAPE).facts, 2).replace_ratio == pytest.approx(math.sqrt(2))
+def test_replacement_is_priced_by_what_the_wall_enforces():
+    facts = DctCodec(SHAPE).facts
+    assert charge_of(DiagonalMoments(facts, 2), 1.0, label="m").replace_ratio == 2.0
+    assert charge_of(OuterMoments(facts, 2), 1.0, label="m").replace_ratio == math.sqrt(2)

@@ -378,6 +378,13 @@ def test_only_the_base_class_hands_rows_to_the_wall():
             assert "sfumato.data.Dataset" not in imported(tree), path
 
 
+def test_a_map_cannot_talk_down_what_a_replacement_costs():
+    class Boastful(Pixels):
+        replace_ratio = 1.5
+
+    assert charge_of(Boastful(), 1.0, label="x").replace_ratio == 2.0
+
+
 def test_charges_cannot_be_taken_back():
     ledger = Ledger(BUDGET)
     ledger.charge(Charge(label="x", bound=1.0, noise_multiplier=9.0))

@@ -35,7 +35,6 @@ _OUTER_FEATURE, _OUTER_COUNT = 0.80, 0.20
 # Squares of a unit vector of d numbers of equal size have length 1/√d, of normal ones √3/√d; beyond this many times 1/√d
 # they are clipped.
 _SQUARE_SPREAD = 3.0
-_MOST_ROUNDED = 30_000
 
 
 @register(
@@ -55,7 +54,7 @@ class Mge(LatentSynthesizer):
     Differs from the paper: mean and variance are parts of *one* calibrated release; the paper makes two, each calibrated to
     the whole (ε, δ), and calls the pair (ε, δ): at ε = 1, δ = 1e-5 that is really ε = 1.47. Classes and their counts; full
     or low-rank covariance; class estimates shrink towards the pooled one by their noise, and negative variances are repaired
-    without changing their sum; any codec. Under replace-one the sensitivity is √2.2, or √2 with second moments, times the
+    without changing their sum; any codec. Under replace-one the sensitivity with full or low-rank covariance is √2 times the
     bound, not 2.
     """
 
@@ -152,9 +151,7 @@ class DiagonalMoments(FeatureMap):
     constant.
 
     **Guarantee**: ‖v‖ ≤ 1 by the codec and ‖q‖ ≤ 1 by clipping, so the row's length is at most √(a² + b² + w²) = 1. Row-wise
-    as the codec is. *Replacement*: two records of different classes have orthogonal rows, hence a squared distance ≤ 2. In
-    one class w cancels, ‖av − av'‖² ≤ 4a², and q, q' have no negative entries, so ‖bq − bq'‖² ≤ 2b²: together 4a² + 2b². The
-    ratio is √max(2, 4a² + 2b²) = √2.2.
+    as the codec is.
     """
 
     bound = 1.0
@@ -167,13 +164,6 @@ class DiagonalMoments(FeatureMap):
         self.segments = max(1, n_classes)
         self.labelled = n_classes > 0
         self.square_bound = min(1.0, _SQUARE_SPREAD / math.sqrt(facts.dim)) if facts.unit else 1.0
-
-    @property
-    def replace_ratio(self) -> float:
-        # Rounding to the wall's grid adds up to √dim · 2⁻¹⁸ to a distance; the room in the enforced bound covers that up to here.
-        if self.dim > _MOST_ROUNDED:
-            return 2.0
-        return math.sqrt(max(2.0, 4 * _MEAN + 2 * _SQUARE))
 
     def segment_of(self, batch: Batch) -> Tensor | None:
         return batch.labels if self.labelled else None

@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from typing import final
 
 import torch
 from torch import Tensor
@@ -71,9 +72,10 @@ class FeatureMap(ABC):
         """The block of each row, (n,); a value outside 0 … segments−1 drops the row. None: all in block 0."""
         return None
 
+    @final
     @property
     def replace_ratio(self) -> float:
-        """Sensitivity under replacement ÷ bound.
+        """Sensitivity under replacement ÷ bound; less than 2 only by what `BoundedSum` enforces, never by a map's word.
 
         For u, v without negative entries ⟨u, v⟩ ≥ 0, so ‖u − v‖² ≤ ‖u‖² + ‖v‖² ≤ 2·bound². Enforced by clamping.
         """
@@ -113,6 +115,7 @@ class OuterMap(ABC):
     def bound(self) -> float:
         return self.left_bound * self.right_bound
 
+    @final
     @property
     def replace_ratio(self) -> float:
         return math.sqrt(2) if self.symmetric else 2.0

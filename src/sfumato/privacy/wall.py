@@ -17,7 +17,7 @@ from sfumato.engines import Engine, LocalEngine
 from sfumato.errors import BadInput, PlanMismatch
 from sfumato.privacy import noise
 from sfumato.privacy.accounting import Charge
-from sfumato.privacy.bounding import OuterMap, RecordMap, enforced_bound, summand_of
+from sfumato.privacy.bounding import FeatureMap, OuterMap, RecordMap, enforced_bound, summand_of
 from sfumato.privacy.gradients import GradientSum
 from sfumato.privacy.journal import Journal
 from sfumato.privacy.ledger import Ledger
@@ -245,10 +245,12 @@ def _width(phi: RecordMap) -> int:
 
 def charge_of(phi: RecordMap, noise_multiplier: float, *, label: str) -> Charge:
     """What one noisy sum of φ over all records costs: the same object in a plan and in the ledger."""
+    # Asked of the base class: what a map says of itself is not believed.
+    ratio = OuterMap.replace_ratio if isinstance(phi, OuterMap) else FeatureMap.replace_ratio
     return Charge(
         label=label,
         bound=enforced_bound(phi),
         noise_multiplier=noise_multiplier,
         dimension=phi.segments * phi.dim,
-        replace_ratio=phi.replace_ratio,
+        replace_ratio=ratio.__get__(phi),
     )
