@@ -2,7 +2,7 @@
 
 The synthetic set is the training split's first 5,000 images, so the FID itself should be near its finite-sample bias. Usage:
 
-    python benchmarks/fid_speed.py [faces] [--rates-only] [--twice]
+    python benchmarks/fid_speed.py [faces] [--rates-only | --fid-only] [--twice]
 """
 
 from __future__ import annotations
@@ -72,7 +72,8 @@ def main(arguments: list[str]) -> None:
     names = [a for a in arguments if not a.startswith("-")]
     name = names[0] if names else "faces"
     test = load(f"{name}:test")
-    rates(test.take(np.arange(IMAGES)))
+    if "--fid-only" not in arguments:
+        rates(test.take(np.arange(IMAGES)))
     if "--rates-only" in arguments:
         return
     part = load(f"{name}:train").take(np.arange(5000))
@@ -85,7 +86,7 @@ def main(arguments: list[str]) -> None:
         found = evaluate(synthetic, test, metrics=["fid"])["fid"]
         print(
             f"FID of 5,000 {name} images ({turn}): {found.value:.2f} ({found.low:.2f}–{found.high:.2f}) in "
-            f"{time.perf_counter() - began:.0f} s; {found.note}",
+            f"{time.perf_counter() - began:.0f} s (load {os.getloadavg()[0]:.1f}); {found.note}",
             flush=True,
         )
 
