@@ -63,7 +63,7 @@ class FeatureMap(ABC):
         rows = self(batch)
         if rows.shape != (len(batch), self.dim):
             raise ValueError(
-                f"{type(self).__name__} returned {tuple(rows.shape)} for {len(batch)} records and dim {self.dim}"
+                f"{type(self).__name__} must return a row of {self.dim} numbers for every record"
             )
         for start in range(0, self.dim, _BLOCK):
             yield start, rows[:, start : start + _BLOCK].T, 1.0
@@ -270,7 +270,7 @@ class OuterSum:
         for rows, width in ((left, self.phi.left), (right, self.phi.right)):
             if rows.shape != (len(batch), width):
                 raise ValueError(
-                    f"{type(self.phi).__name__} returned {tuple(rows.shape)} for {len(batch)} records and width {width}"
+                    f"{type(self.phi).__name__} must return a row of {width} numbers for every record"
                 )
         # A record with a number that is not finite in either factor counts for nothing.
         fit = torch.isfinite(left).all(dim=1) & torch.isfinite(right).all(dim=1)
