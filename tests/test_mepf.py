@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -13,10 +14,17 @@ from torch import nn
 from sfumato.data import Dataset
 from sfumato.embedding import MeanEmbedding
 from sfumato.errors import BadInput
-from sfumato.features.perceptual import PerceptualFeatures, ScatteringEncoder
-from sfumato.generators import ResNetGenerator, Training, train
-from sfumato.methods import Synthesizer, mepf
-from sfumato.methods.mepf import Mepf, _Matching, _Part
+from sfumato.features.perceptual import (
+    PerceptualFeatures,
+    ScatteringEncoder,
+    clouds,
+    public_rows,
+    weighed_axes,
+)
+from sfumato.generators import ConvGenerator, ResNetGenerator, Training, train
+from sfumato.methods import Synthesizer, mepf, perceptual_matching
+from sfumato.methods.mepf import Mepf
+from sfumato.methods.perceptual_matching import Part, PerceptualMatching
 from sfumato.privacy import Budget, Neighbours, epsilon_of
 
 TINY = {"steps": 6, "batch": 12, "hidden": 16, "width": 4, "latent": 8}
@@ -26,7 +34,8 @@ BUDGET = Budget(epsilon=2.0, delta=1e-4)
 @pytest.fixture(autouse=True)
 def _few_records(monkeypatch):
     monkeypatch.setattr(mepf, "_FINAL_RECORDS", 60)
-    monkeypatch.setattr(mepf, "_STOP_RECORDS", 30)
+    monkeypatch.setattr(mepf, "_METRIC_RECORDS", 60)
+    monkeypatch.setattr(perceptual_matching, "STOP_RECORDS", 30)
 
 
 def images(n: int = 60, shape=(1, 8, 8), *, labelled: bool = True, seed: int = 1) -> Dataset:
@@ -38,12 +47,12 @@ def images(n: int = 60, shape=(1, 8, 8), *, labelled: bool = True, seed: int = 1
     )
 
 
-def part_of(encoder, classes: int, *, pooled: bool = False, taps=None, seed: int = 0) -> _Part:
+def part_of(encoder, classes: int, *, pooled: bool = False, taps=None, seed: int = 0) -> Part:
     phi = PerceptualFeatures(encoder, taps=taps)
     random = torch.Generator().manual_seed(seed)
     shares = torch.tensor([0.5, 0.3, 0.2])[:classes]
     mean = torch.rand(1 if pooled else classes, phi.dim, generator=random) / phi.dim**0.5
-    return _Part(phi, MeanEmbedding(mean=mean, shares=shares, noise_std=1e-3), pooled)
+    return Part(phi, MeanEmbedding(mean=mean, shares=shares, noise_std=1e-3), pooled)
 
 
 class Constant(nn.Module):
@@ -58,9 +67,9 @@ class Constant(nn.Module):
         return self.pixels[: len(labels)]
 
 
-def matching_of(parts, judged=None, **settings) -> _Matching:
-    settings = {"batch": 6, "steps": 100, "average_rate": None} | settings
-    return _Matching(Constant(), parts[0].phi.encoder, parts, judged, **settings)
+def matching_of(parts, judged=None, **settings) -> PerceptualMatching:
+    settings = {"batch": 6, "steps": 100} | settings
+    return PerceptualMatching(Constant(), parts[0].phi.encoder, parts, judged, **settings)
 
 
 # -- the loss ----------------------------------------------------------------------------------------------------------
@@ -106,7 +115,7 @@ def test_the_pooled_loss_counts_every_pair_of_different_records_once():
 
 def test_the_moving_average_is_adam_on_a_free_vector():
     part = part_of(ScatteringEncoder((1, 8, 8)), 3)
-    matching = matching_of([part], average_rate=0.02)
+    matching = matching_of([part], loss="moving-average", average_rate=0.02)
     rows = part.phi.of(matching.generator.pixels).detach()
     means = part.embedding.shares[:, None] * rows.view(3, 2, -1).mean(1)
     gap = (part.embedding.mean - means) * 3 * math.sqrt(part.phi.dim)
@@ -123,14 +132,23 @@ def test_the_moving_average_is_adam_on_a_free_vector():
     assert float(loss) == pytest.approx(float(wanted), rel=1e-3)
 
 
-@pytest.mark.parametrize("average_rate", [None, 0.05])
-def test_training_brings_the_embedding_nearer(average_rate):
+@pytest.mark.parametrize("loss", ["mmd", "averaged", "moving-average"])
+@pytest.mark.parametrize("weighed", [False, True])
+def test_training_brings_the_embedding_nearer(loss, weighed):
     part = part_of(ScatteringEncoder((1, 8, 8)), 3)
-    matching = matching_of([part], average_rate=average_rate)
+    if weighed:
+        rows = public_rows(part.phi, clouds((1, 8, 8), 50), 50)
+        part = replace(part, metric=weighed_axes(rows, 30, 0.5, 0.0))
+    matching = matching_of([part], loss=loss, average_rate=0.05)
 
     def distance() -> float:
         return float(
-            matching._distance(part.phi.of(matching.generator.pixels), 2, part, part.embedding.mean)
+            matching._distance(
+                part.seen(part.phi.of(matching.generator.pixels)),
+                2,
+                part,
+                part.seen(part.embedding.mean),
+            )
         )
 
     before = distance()
@@ -252,7 +270,7 @@ class Interrupted(Exception):
 def test_an_interrupted_fit_goes_on_to_the_same_generator(settings, tmp_path, monkeypatch):
     monkeypatch.setattr(mepf, "Training", partial(Training, checkpoint_seconds=0.0))
     method = partial(Mepf, **{**TINY, "steps": 20}, **settings)
-    honest = _Matching.step_loss
+    honest = PerceptualMatching.step_loss
     stop_at = 13
 
     def failing(self, step, generator):
@@ -260,10 +278,10 @@ def test_an_interrupted_fit_goes_on_to_the_same_generator(settings, tmp_path, mo
             raise Interrupted
         return honest(self, step, generator)
 
-    monkeypatch.setattr(_Matching, "step_loss", failing)
+    monkeypatch.setattr(PerceptualMatching, "step_loss", failing)
     with pytest.raises(Interrupted):
         method().fit(images(), BUDGET, out=tmp_path / "run")
-    monkeypatch.setattr(_Matching, "step_loss", honest)
+    monkeypatch.setattr(PerceptualMatching, "step_loss", honest)
     resumed = method().fit(images(), BUDGET, out=tmp_path / "run", resume=True)
     whole = method().refit(tmp_path / "run")  # from the same release, without a break
     assert np.array_equal(resumed.sample(20).images, whole.sample(20).images)
@@ -350,3 +368,76 @@ def test_the_papers_generator_has_the_papers_widths():
     generator = ResNetGenerator((3, 32, 32), 10, 90)
     assert generator.first.weight.shape == (100, 512, 4, 4)
     assert [block.conv2.out_channels for block in generator.blocks] == [256, 128, 64]
+
+
+# -- the metric and the texture ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("n", [12, 200])  # fewer rows than features, and more
+def test_full_weighing_gives_every_direction_of_the_public_images_the_same_variance(n):
+    rows = torch.randn(n, 30, generator=torch.Generator().manual_seed(1)) * torch.linspace(1, 2, 30)
+    metric = weighed_axes(rows, 8, 1.0, 0.0)
+    assert metric.shape == (8, 30)
+    seen = (rows - rows.mean(0)) @ metric.T
+    variances = seen.square().mean(0)
+    # the ridge takes a little off
+    assert torch.allclose(variances, variances[0].expand(8), rtol=2e-3)
+    assert float(metric[0].norm()) == pytest.approx(1.0, abs=1e-5)
+
+
+def test_directions_that_are_only_noise_are_not_stretched():
+    rows = torch.randn(50, 4, generator=torch.Generator().manual_seed(1)) * torch.tensor(
+        [1.0, 0.5, 1e-3, 1e-4]
+    )
+    lengths = weighed_axes(rows, 4, 1.0, 100.0).norm(dim=1)
+    assert torch.allclose(lengths, torch.ones(4), atol=1e-2)
+
+
+def test_the_noise_in_the_metric_is_what_noise_has_there():
+    part = part_of(ScatteringEncoder((1, 8, 8)), 3)
+    metric = torch.randn(7, part.phi.dim, generator=torch.Generator().manual_seed(2))
+    part = replace(part, metric=metric)
+    noise = 1e-3 * torch.randn(2000, part.phi.dim, generator=torch.Generator().manual_seed(3))
+    assert part.noise == pytest.approx(float(part.seen(noise).square().sum(1).mean()), rel=0.1)
+
+
+def test_the_running_mean_keeps_its_share():
+    part = part_of(ScatteringEncoder((1, 8, 8)), 3)
+    matching = matching_of([part], loss="averaged", memory=0.7)
+    means = []
+    for step in range(4):
+        with torch.no_grad():
+            matching.generator.pixels.mul_(0.9)
+        rows = part.phi.of(matching.generator.pixels.detach()).view(3, 2, -1).mean(1)
+        means.append(part.embedding.shares[:, None] * rows)
+        loss = matching.step_loss(step, torch.Generator())
+    running = (means[0] + means[1]) / 2
+    running = running * (2 / 3) + means[2] / 3
+    running = 0.7 * running + 0.3 * means[3]
+    assert torch.allclose(matching.running0, running, atol=1e-6)
+    weights = part.embedding.emphasis[:, None]
+    wanted = 2 * (weights * (running - part.embedding.mean) * means[3]).sum()
+    assert float(loss.detach()) == pytest.approx(float(wanted), rel=1e-4)
+
+
+@pytest.mark.parametrize("classes", [0, 3])
+def test_texture_is_drawn_anew_and_learnt_by_class(classes):
+    network = ConvGenerator((1, 10, 6), classes, 4, 8, texture=True).eval()
+    assert network.texture is not None
+    with torch.no_grad():
+        network.texture.fine.fill_(-30.0)
+        network.texture.coarse.fill_(-30.0)
+        network.texture.fine[-1].fill_(2.0)
+    labels = torch.full((400,), max(0, classes - 1))
+    draw = network.texture(labels, torch.Generator().manual_seed(0))
+    assert draw.shape == (400, 1, 12, 8)
+    assert float(draw.std()) == pytest.approx(math.log1p(math.exp(2.0)), rel=0.05)
+    if classes:
+        assert float(network.texture(labels * 0, torch.Generator()).abs().max()) < 1e-9
+
+
+def test_clouds_are_images_of_all_shades_and_the_same_each_time():
+    found = clouds((3, 12, 8), 40).images
+    assert found.shape == (40, 3, 12, 8)
+    assert np.array_equal(found, clouds((3, 12, 8), 40).images)
+    assert found.mean(axis=(1, 2, 3)).std() > 0.1

@@ -35,6 +35,7 @@ _NON_NEGATIVE = ("relu", "layer", "avgpool", "mixed", "pool")
 _ROWS = 128  # images in the encoder at a time: memory stays small whatever the network
 _PUBLIC_ROWS = 512  # public records at a time
 _ANCHOR_IMAGES = 32
+_RIDGE_NOISE, _RIDGE_VARIANCE = 10.0, 5e-4
 _TINY = 1e-20
 
 
@@ -417,6 +418,39 @@ def public_basis(rows: Tensor, size: int) -> Tensor:
     vectors = torch.linalg.eigh(gram).eigenvectors
     axes = vectors[:, -size:].flip(1).T.to(rows.dtype) @ rows
     return torch.linalg.qr(axes.T).Q.T.contiguous()
+
+
+def weighed_axes(rows: Tensor, size: int, power: float, noise: float) -> Tensor:
+    """A metric in which rare differences count: at most `size` principal axes, each divided by (variance + ridge)^(power/2).
+
+    `rows` are features of public or of random images, (n, dim); the result is (axes, dim), its first axis of length 1. The ridge
+    keeps directions from being stretched in which the released embedding's noise, of variance `noise`, is all there is.
+    """
+    centred = (rows - rows.mean(dim=0)).to(torch.float64)
+    n, dim = centred.shape
+    square = centred @ centred.T if n < dim else centred.T @ centred
+    values, vectors = torch.linalg.eigh(square / n)
+    kept = values > 1e-9 * values[-1]
+    values, vectors = values[kept].flip(0)[:size], vectors[:, kept].flip(1)[:, :size]
+    axes = vectors.T if n >= dim else (centred.T @ vectors / (n * values).sqrt()).T
+    ridge = max(_RIDGE_NOISE * noise, _RIDGE_VARIANCE * float(values[0]))
+    scale = ((values + ridge) / (values[0] + ridge)) ** (-power / 2)
+    return (axes * scale[:, None]).to(rows.dtype).contiguous()
+
+
+def clouds(shape: tuple[int, ...], n: int) -> Dataset:
+    """`n` random images whose spectrum falls as that of photographs does: something to look at where there is no public data."""
+    channels, height, width = shape
+    random = torch.Generator().manual_seed(0)
+    down, across = torch.fft.fftfreq(height) * height, torch.fft.rfftfreq(width) * width
+    fall = (1 + down[:, None] ** 2 + across[None, :] ** 2) ** -0.6
+    waves = torch.fft.rfft2(torch.randn(n, channels, height, width, generator=random)) * fall
+    fields = torch.fft.irfft2(waves, s=(height, width))
+    fields = fields / fields.std().clamp(min=1e-9)
+    # Dark and bright images, pale and strong ones.
+    level, contrast = torch.rand(2, n, 1, 1, 1, generator=random)
+    pixels = (level + (0.1 + 0.4 * contrast) * fields).clamp(0, 1)
+    return Dataset.from_arrays(pixels.numpy(), name="random clouds")
 
 
 def random_basis(dim: int, size: int, seed: int) -> Tensor:

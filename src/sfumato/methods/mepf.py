@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -27,25 +26,28 @@ from sfumato.features.perceptual import (
     Encoder,
     FeatureFacts,
     PerceptualFeatures,
+    clouds,
     make_encoder,
     public_basis,
     public_centre,
     public_rows,
     random_basis,
+    weighed_axes,
 )
 from sfumato.generators import ConvGenerator, Training, train
 from sfumato.generators.resnet import ResNetGenerator
 from sfumato.methods.base import Workspace
-from sfumato.methods.matching import Matched, by_class
+from sfumato.methods.matching import Matched
+from sfumato.methods.perceptual_matching import FINAL_SEED, LOSSES, Part, PerceptualMatching
 from sfumato.methods.registry import register
 from sfumato.privacy import Plan, PrivateData, charge_of
 
 _LABEL, _SHARED, _STOPPING = "perceptual embedding", "shared layers", "early stopping"
 _PUBLIC_RECORDS = 2000  # for a centre and a radius; a basis takes at least twice its size
-_FINAL_SEED, _FINAL_RECORDS = 20_230_801, 1000
-_STOP_CHECKS, _STOP_RECORDS = 20, 1000
-# Adam's constants for the moving average (dos Santos et al. 2019).
-_BETA1, _BETA2, _EPSILON = 0.5, 0.999, 1e-8
+_FINAL_RECORDS = 1000
+_METRIC_RECORDS = 1500
+_WHOLE = ("latent", "hidden", "width", "directions", "steps", "batch")
+_WHOLE_OR_AUTO = ("size", "pool", "projection")
 
 
 @register(
@@ -93,7 +95,11 @@ class Mepf(Matched):
         "latent": "Normal numbers that go into the generator.",
         "hidden": "Width of the conv generator's dense layer.",
         "width": "Channels of the resnet generator at full size; eight times as many at the smallest.",
-        "loss": "mmd: squared distance without self-pairs; moving-average: the smoothed difference of dos Santos et al.",
+        "texture": "Whether the conv generator adds grain of its own, its strength learnt for each class and pixel.",
+        "weigh": "How far rare directions of the features are stretched when distances are measured: 0 not at all, 1 all alike.",
+        "directions": "Directions of the features in which distances are measured, when weigh is above 0.",
+        "loss": "averaged: at a running mean; mmd: squared distance without self-pairs; moving-average: of dos Santos et al.",
+        "memory": "Share of the running mean that a step keeps.",
         "average_rate": "Learning rate of the moving average.",
         "steps": "Training steps of the generator.",
         "batch": "Generated images per training step, spread evenly over the classes.",
@@ -146,7 +152,11 @@ class Mepf(Matched):
         latent: int = 90,
         hidden: int = 500,
         width: int = 64,
-        loss: str = "mmd",
+        texture: bool = True,
+        weigh: float = 0.5,
+        directions: int = 600,
+        loss: str = "averaged",
+        memory: float = 0.7,
         average_rate: float = 1e-3,
         steps: int = 2_000,
         batch: int = 100,
@@ -176,7 +186,11 @@ class Mepf(Matched):
         self.latent = latent
         self.hidden = hidden
         self.width = width
+        self.texture = texture
+        self.weigh = weigh
+        self.directions = directions
         self.loss = loss
+        self.memory = memory
         self.average_rate = average_rate
         self.steps = steps
         self.batch = batch
@@ -284,7 +298,7 @@ class Mepf(Matched):
                 judge, moments=self.moments, second_weight=self.second_weight, balance=self.balance
             )
 
-        released: list[_Part] = []
+        released: list[Part] = []
         for (label, (counted, factor)), phi in zip(
             outline.items(), [*parts, *([stopping] if stopping else [])], strict=True
         ):
@@ -293,19 +307,28 @@ class Mepf(Matched):
                 data, CountedByClass(phi, classes), noise_multiplier * factor, label=label
             )
             workspace.log({"event": "release", "label": label})
-            released.append(_Part(phi, embedding, pooled=label == _SHARED))
+            released.append(
+                Part(
+                    phi,
+                    embedding,
+                    label == _SHARED,
+                    self._metric(phi, embedding, schema, workspace),
+                )
+            )
         judged = released.pop() if self.stop else None
 
         seed = self.seed if self.training_seed is None else self.training_seed
         generator = self._network(schema, seed).to(device)
-        matching = _Matching(
+        matching = PerceptualMatching(
             generator,
             encoder,
             released,
             judged,
             batch=self.batch,
             steps=self.steps,
-            average_rate=self.average_rate if self.loss == "moving-average" else None,
+            loss=self.loss,
+            average_rate=self.average_rate,
+            memory=self.memory,
         ).to(device)
         train(
             matching,
@@ -322,7 +345,7 @@ class Mepf(Matched):
             ),
         )
         matching.finish()
-        self.loss_ = matching.final(torch.Generator().manual_seed(_FINAL_SEED), _FINAL_RECORDS)
+        self.loss_ = matching.final(torch.Generator().manual_seed(FINAL_SEED), _FINAL_RECORDS)
         workspace.log({"event": "matched", "training_seed": seed, "loss": self.loss_})
         self.shares_ = released[0].embedding.shares
         self.generator_ = generator.to("cpu").eval()
@@ -372,22 +395,39 @@ class Mepf(Matched):
             settings["basis"] = random_basis(phi.full, self.projection, self.seed)
         return PerceptualFeatures(encoder, **settings).to(device)
 
+    def _metric(
+        self,
+        phi: PerceptualFeatures,
+        embedding: MeanEmbedding,
+        schema: Schema,
+        workspace: Workspace,
+    ) -> Tensor | None:
+        """In which directions differences count: the principal axes of public images, or of random ones, weighed."""
+        if self.weigh == 0:
+            return None
+        images = workspace.public or clouds(schema.shape, _METRIC_RECORDS)
+        rows = public_rows(phi, images, _METRIC_RECORDS)
+        noise = (embedding.noise_std * len(embedding.shares)) ** 2
+        return weighed_axes(rows, self.directions, self.weigh, noise).to(phi.device)
+
     def _network(self, schema: Schema, seed: int = 0) -> nn.Module:
         latent = self._latent(schema)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             small = max(schema.shape[1:]) <= 28
             if self.network == "conv" or (self.network == "auto" and small):
-                return ConvGenerator(schema.shape, schema.n_classes, latent, self.hidden)
+                return ConvGenerator(
+                    schema.shape, schema.n_classes, latent, self.hidden, texture=self.texture
+                )
             return ResNetGenerator(schema.shape, schema.n_classes, latent, self.width)
 
     def _latent(self, schema: Schema) -> int:
         return 90 if self.latent is None else self.latent
 
     def _check(self, schema: Schema) -> None:
-        for name in ("latent", "hidden", "width", "steps", "batch", "size", "pool", "projection"):
+        for name in (*_WHOLE, *_WHOLE_OR_AUTO):
             value: Any = getattr(self, name)
-            if value is None and name in ("size", "pool", "projection"):
+            if value is None and name in _WHOLE_OR_AUTO:
                 continue
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise self._bad(name, "a whole number of at least 1")
@@ -400,13 +440,16 @@ class Mepf(Matched):
             raise self._bad("radius", "positive, or auto")
         if self.radius is not None and not self.centre:
             raise BadInput("mepf's radius goes with centre=true; set that or leave radius out.")
-        if not 0 <= self.grain <= 1:
-            raise self._bad("grain", "between 0 and 1")
+        for name in ("grain", "weigh"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise self._bad(name, "between 0 and 1")
+        if not 0 <= self.memory < 1:
+            raise self._bad("memory", "at least 0 and below 1")
         if not 0 < self.shared_budget < 1:
             raise self._bad("shared_budget", "between 0 and 1")
         for name, known in (
             ("network", ("auto", "conv", "resnet")),
-            ("loss", ("mmd", "moving-average")),
+            ("loss", LOSSES),
             ("basis", ("random", "public")),
             ("device", ("cpu", "cuda", "auto")),
         ):
@@ -460,159 +503,3 @@ def _device(name: str) -> torch.device:
     if name == "cuda" and not torch.cuda.is_available():
         raise BadInput("mepf's device=cuda needs a GPU that torch can use; take device=auto.")
     return torch.device(name)
-
-
-@dataclass(frozen=True)
-class _Part:
-    """One released embedding and the map it was made with; `pooled`: over all classes."""
-
-    phi: PerceptualFeatures
-    embedding: MeanEmbedding
-    pooled: bool = False
-
-
-class _Matching(nn.Module):
-    """Step 3's loss and step 4's choice. A module, so that its state is in the checkpoints of the training loop."""
-
-    shares: Tensor
-    emphasis: Tensor
-    labels: Tensor
-    best_score: Tensor
-    judge: Tensor
-
-    def __init__(
-        self,
-        generator: nn.Module,
-        encoder: Encoder,
-        parts: list[_Part],
-        judged: _Part | None,
-        *,
-        batch: int,
-        steps: int,
-        average_rate: float | None,
-    ) -> None:
-        super().__init__()
-        self.generator = generator
-        self._encoder = (encoder,)  # in a tuple: frozen weights do not belong into checkpoints
-        self.parts, self.judged = parts, judged
-        self.average_rate = average_rate
-        self.checks = {steps * k // _STOP_CHECKS for k in range(_STOP_CHECKS // 5, _STOP_CHECKS)}
-        embedding = parts[0].embedding
-        self.classes = len(embedding.shares)
-        self.per_class = max(2, batch // self.classes)
-        self.register_buffer("shares", embedding.shares, persistent=False)
-        self.register_buffer("emphasis", embedding.emphasis, persistent=False)
-        self.register_buffer("labels", self._labels(self.per_class), persistent=False)
-        for index, part in enumerate(parts):
-            mean = part.embedding.mean
-            self.register_buffer(f"target{index}", mean, persistent=False)
-            if average_rate is not None:
-                for name in ("average", "first", "second"):
-                    self.register_buffer(f"{name}{index}", torch.zeros_like(mean))
-        if judged is not None:
-            self.register_buffer("judge", judged.embedding.mean, persistent=False)
-            self.register_buffer("best_score", torch.tensor(math.inf))
-            for index, value in enumerate(generator.state_dict().values()):
-                self.register_buffer(f"best{index}", value.clone())
-
-    def _labels(self, per_class: int) -> Tensor:
-        return torch.arange(self.classes).repeat_interleave(per_class)
-
-    def step_loss(self, step: int, generator: torch.Generator) -> Tensor:
-        if self.judged is not None and step in self.checks:
-            self._keep_if_better()
-        # One pass of the encoder serves all maps.
-        raw = self._encoder[0](self.generator(self.labels, generator))
-        total = self.shares.new_zeros(())
-        for index, part in enumerate(self.parts):
-            rows, target = part.phi.of_taps(raw), getattr(self, f"target{index}")
-            if self.average_rate is None:
-                total = total + self._distance(rows, self.per_class, part, target)
-            else:
-                total = total + self._against_average(rows, part, target, index, step)
-        return total
-
-    def _distance(self, rows: Tensor, per_class: int, part: _Part, target: Tensor) -> Tensor:
-        """An unbiased estimate of ‖μ̃ − E φ(G)‖², less the noise's own energy; `rows` are sorted by class in equal numbers.
-
-        As in `MeanEmbedding.mmd2`, the products of a generated record with itself are left out.
-        """
-        sums, norm2 = by_class(rows, self.classes)  # (classes, dim), (classes,)
-        pairs = (sums.square().sum(dim=1) - per_class * norm2) / (per_class * (per_class - 1))
-        noise = target.shape[1] * part.embedding.noise_std**2
-        if not part.pooled:
-            cross = self.shares * (sums * target).sum(dim=1) / per_class
-            terms = self.shares.square() * pairs - 2 * cross
-            terms = terms + target.square().sum(dim=1) - noise
-            return (self.emphasis * terms).sum()
-        # Pooled: ‖Σ_c π_c m_c‖², where only products within a class can be of a record with itself.
-        means = sums / per_class
-        pooled = (self.shares[:, None] * means).sum(dim=0)
-        within = self.shares.square() * (means.square().sum(dim=1) - pairs)
-        cross = (pooled * target[0]).sum()
-        return pooled.square().sum() - within.sum() - 2 * cross + target.square().sum() - noise
-
-    def _against_average(
-        self, rows: Tensor, part: _Part, target: Tensor, index: int, step: int
-    ) -> Tensor:
-        """The loss of dos Santos et al. (2019): a free vector follows the difference of means by Adam."""
-        sums, _ = by_class(rows, self.classes)
-        means = self.shares[:, None] * sums / self.per_class
-        # In units of a typical entry, so that one learning rate serves all numbers of features and classes.
-        unit = self.classes * math.sqrt(rows.shape[1])
-        if part.pooled:
-            means, unit = means.sum(dim=0, keepdim=True), math.sqrt(rows.shape[1])
-        gap = (target - means) * unit
-        average, first, second = (
-            getattr(self, f"{name}{index}") for name in ("average", "first", "second")
-        )
-        with torch.no_grad():
-            slope = average - gap
-            first.lerp_(slope, 1 - _BETA1)
-            second.mul_(_BETA2).addcmul_(slope, slope, value=1 - _BETA2)
-            ahead = first / (1 - _BETA1 ** (step + 1))
-            spread = (second / (1 - _BETA2 ** (step + 1))).sqrt_().add_(_EPSILON)
-            average.addcdiv_(ahead, spread, value=-float(self.average_rate or 0.0))
-        weights = 1.0 if part.pooled else self.emphasis[:, None]
-        return 2 * (weights * average * gap).sum() / unit**2
-
-    # -- after and during training: judging -------------------------------------------------------------------------
-
-    @torch.no_grad()
-    def _judgement(
-        self, part: _Part, target: Tensor, generator: torch.Generator, records: int
-    ) -> float:
-        per_class = max(2, records // self.classes)
-        labels = self._labels(per_class).to(self.shares.device)
-        training = self.generator.training
-        self.generator.eval()
-        rows = torch.cat(
-            [part.phi.of(self.generator(some, generator)) for some in labels.split(100)]
-        )
-        self.generator.train(training)
-        return float(self._distance(rows, per_class, part, target))
-
-    def _keep_if_better(self) -> None:
-        assert self.judged is not None
-        random = torch.Generator().manual_seed(_FINAL_SEED)
-        score = self._judgement(self.judged, self.judge, random, _STOP_RECORDS)
-        if score < float(self.best_score):
-            self.best_score.fill_(score)
-            for index, value in enumerate(self.generator.state_dict().values()):
-                getattr(self, f"best{index}").copy_(value)
-
-    def finish(self) -> None:
-        """Leave the generator that the second release prefers, if there is one."""
-        if self.judged is not None:
-            self._keep_if_better()
-            names = self.generator.state_dict().keys()
-            self.generator.load_state_dict(
-                {n: getattr(self, f"best{i}") for i, n in enumerate(names)}
-            )
-
-    def final(self, generator: torch.Generator, records: int) -> float:
-        """The matching loss on more records, to choose among generators by."""
-        return sum(
-            self._judgement(part, getattr(self, f"target{index}"), generator, records)
-            for index, part in enumerate(self.parts)
-        )
