@@ -30,10 +30,10 @@ SETTINGS = {
         "length_scale": 0.0139,
         "gamma": 0.05,
         # In two dimensions the product kernel sees everything.
-        "product_share": 0.8,
+        "product_share": 0.95,
     },
 }
-TRAINING = {"latent": 5, "hidden": 100, "layers": 3, "batch": 400, "steps": 2_500, "decays": 30}
+TRAINING = {"latent": 5, "hidden": 100, "layers": 3, "batch": 200, "steps": 5_000, "decays": 30}
 POINTS = 10_000
 
 

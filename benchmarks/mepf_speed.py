@@ -17,12 +17,19 @@ from typing import Any
 import torch
 
 from sfumato.embedding import MeanEmbedding
-from sfumato.features.perceptual import PerceptualFeatures, make_encoder
+from sfumato.features.perceptual import (
+    PerceptualFeatures,
+    clouds,
+    make_encoder,
+    public_rows,
+    weighed_axes,
+)
 from sfumato.generators import ConvGenerator, ResNetGenerator
-from sfumato.methods.mepf import _Matching, _Part
+from sfumato.methods.perceptual_matching import Part, PerceptualMatching
 
 RESNET = {"layers": ("relu", "layer1", "layer2"), "size": 32, "pool": 8}
 VGG = {"layers": ("relu1_2", "relu2_2", "relu3_4")}
+DIRECTIONS, RECORDS = 600, 700
 CASES: list[tuple[str, str, dict[str, Any], tuple[int, int, int], int]] = [
     ("28 px gray, resnet18 at 32 px, 3 taps", "resnet18", RESNET, (1, 28, 28), 100),
     ("28 px gray, scattering", "scattering", {}, (1, 28, 28), 100),
@@ -54,14 +61,21 @@ def main() -> None:
         encoder = make_encoder(name, shape, **settings)
         phi = PerceptualFeatures(encoder, balance=True)
         small = shape[1] <= 28
-        network = ConvGenerator(shape, 10, 90, 500) if small else ResNetGenerator(shape, 10, 90)
+        network = (
+            ConvGenerator(shape, 10, 90, 500, texture=True)
+            if small
+            else ResNetGenerator(shape, 10, 90)
+        )
         embedding = MeanEmbedding(
             mean=torch.rand(10, phi.dim) / phi.dim**0.5,
             shares=torch.full((10,), 0.1),
             noise_std=1e-4,
         )
-        matching = _Matching(
-            network, encoder, [_Part(phi, embedding)], None, batch=batch, steps=1, average_rate=None
+        rows = public_rows(phi, clouds(shape, RECORDS), RECORDS)
+        metric = weighed_axes(rows, DIRECTIONS, 0.5, 0.0)
+        part = Part(phi, embedding, metric=metric)
+        matching = PerceptualMatching(
+            network, encoder, [part], None, batch=batch, steps=1, loss="averaged"
         )
         optimiser = torch.optim.Adam(network.parameters(), lr=1e-4, fused=True)
         labels, random = torch.arange(10).repeat_interleave(batch // 10), torch.Generator()
@@ -71,7 +85,9 @@ def main() -> None:
             loss().backward()
             optimiser.step()
 
-        def whole(matching: _Matching = matching, random: torch.Generator = random) -> torch.Tensor:
+        def whole(
+            matching: PerceptualMatching = matching, random: torch.Generator = random
+        ) -> torch.Tensor:
             return matching.step_loss(0, random)
 
         def bare(encoder=encoder, network=network, labels=labels, random=random) -> torch.Tensor:  # type: ignore[no-untyped-def]

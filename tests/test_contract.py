@@ -26,6 +26,7 @@ from sfumato.storage import read_json
 
 TINY = {"merf": {"features": 64, "steps": 12, "batch": 20, "hidden": 16, "block": 16}}
 TINY["mixture"] = {"candidates": 2}
+TINY["mixture, codec"] = {"candidates": 2, "codec": "dct:16"}  # a method in another setting
 TINY["hp"] = {"order": 6, "product_order": 3, "rounds": 2, "steps": 12, "batch": 20, "hidden": 16}
 TINY["mge"] = {}
 TINY["llm"] = {"maps": 2, "projection": 10, "rate": 0.5, "epochs": 3.0}
@@ -34,14 +35,18 @@ TINY["dre"] = {"codec": "dct:16", "rate": 0.5, "steps": 12, "public_batch": 20, 
 TINY["gan"] = {"rate": 0.5, "steps": 6, "batch": 12, "latent": 4, "width": 4}
 TINY["gan-ft"] = {**TINY["gan"], "public_steps": 3}
 TINY["gan-mi"] = {"codec": "dct:16", "rate": 0.5, "steps": 6, "batch": 12, "latent": 4, "width": 8}
-EVERY = [info.name for info in list_methods()]
-METHODS = [info.name for info in list_methods() if info.makes == "records"]
+TINY["dpaf"] = {**TINY["gan"], "asymmetry": 3, "first_phase": "dp-sgd", "first_steps": 2, "maps": 4}
+TINY["sinkhorn"] = {"rate": 0.5, "groups": 2, "steps": 5, "batch": 12, "latent": 4, "hidden": 8}
+TINY["gs-wgan"] = {"shards": 4, "rate": 0.5, "steps": 5, "batch": 12, "latent": 4, "hidden": 8}
+TINY["gs-wgan"] |= {"critic_width": 8, "phase": 2, "warm_steps": 2, "phase_steps": 1}
+EVERY = [*(info.name for info in list_methods()), "mixture, codec"]
+METHODS = [name for name in EVERY if get_method(name.partition(",")[0]).info.makes == "records"]
 BUDGET = Budget(epsilon=2.0, delta=1e-4)
 
 
 def tiny(name: str, **more: object) -> Synthesizer:
     assert name in TINY, f"give {name} a tiny setting here, so that the contract is tested on it"
-    method = get_method(name)(**{**TINY[name], **more})
+    method = get_method(name.partition(",")[0])(**{**TINY[name], **more})
     if method.info.public == "required":
         plain = method.fit
 
@@ -228,7 +233,7 @@ def test_resuming_a_finished_run_reads_nothing_and_changes_nothing(name, tmp_pat
     assert np.array_equal(first.sample(9).images, again.sample(9).images)
 
 
-@pytest.mark.parametrize("name", EVERY)
+@pytest.mark.parametrize("name", [info.name for info in list_methods()])
 def test_settings_are_typed_and_explained(name):
     method = get_method(name)
     for parameter in method.parameters():

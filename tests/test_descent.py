@@ -188,6 +188,18 @@ def test_damage_in_the_middle_is_refused_and_not_answered_again(tmp_path):
     assert Counting.reads == 0
 
 
+@pytest.mark.parametrize("place", [0, 4, 12, 13, 20, 25, 60, 130])
+def test_damage_anywhere_in_a_record_that_others_follow_is_refused(place, tmp_path):
+    with pytest.raises(Killed):
+        train(tmp_path, die_at=5)
+    path = journal_of(tmp_path)
+    content = bytearray(path.read_bytes())
+    content[content.index(b"STEP", content.index(b"STEP") + 1) + place] ^= 0xFF
+    path.write_bytes(bytes(content))
+    with pytest.raises(CorruptArtifact, match="spends the budget again"):
+        train(tmp_path)
+
+
 @pytest.mark.parametrize("lost", ["checkpoint", "journal"])
 def test_a_lost_half_of_the_state_is_refused(lost, tmp_path):
     with pytest.raises(Killed):

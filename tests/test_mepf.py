@@ -22,7 +22,7 @@ from sfumato.features.perceptual import (
     weighed_axes,
 )
 from sfumato.generators import ConvGenerator, ResNetGenerator, Training, train
-from sfumato.methods import Synthesizer, mepf, perceptual_matching
+from sfumato.methods import Synthesizer, mepf, perceptual_matching, private_encoder
 from sfumato.methods.mepf import Mepf
 from sfumato.methods.perceptual_matching import Part, PerceptualMatching
 from sfumato.privacy import Budget, Neighbours, epsilon_of
@@ -336,7 +336,12 @@ def unread() -> Dataset:
         {"radius": 1.0},
         {"stop_encoder": "vgg16"},
         {"encoder": "nonet"},
-        {"encoder": "private"},
+        {"encoder": "private", "size": 32},
+        {"stop": True, "stop_encoder": "private"},
+        {"memory": 1.0},
+        {"weigh": 1.5},
+        {"directions": 0},
+        {"encoder_budget": 1.0},
         {"encoder": "vgg16", "taps": "relu9_9", "size": 32},
         {"centre": True},
         {"projection": 5, "basis": "public"},
@@ -441,3 +446,79 @@ def test_clouds_are_images_of_all_shades_and_the_same_each_time():
     assert found.shape == (40, 3, 12, 8)
     assert np.array_equal(found, clouds((3, 12, 8), 40).images)
     assert found.mean(axis=(1, 2, 3)).std() > 0.1
+
+
+# -- an encoder of the private data's own, and one that must not be -----------------------------------------------------
+
+PRIVATE = {**TINY, "encoder": "private", "encoder_steps": 5, "encoder_rate": 0.3}
+
+
+def test_training_a_private_encoder_is_charged_first_and_within_the_budget():
+    fitted = Mepf(**PRIVATE).fit(images(), BUDGET)
+    training, embedding = fitted.statement_.charges
+    assert (training.label, training.steps, training.rate) == ("private encoder", 5, 0.3)
+    assert embedding.noise_multiplier == pytest.approx(fitted.noise_multiplier_ / math.sqrt(0.7))
+    assert fitted.statement_.epsilon <= BUDGET.epsilon
+    assert len(fitted.sample(9)) == 9
+
+
+def test_a_private_encoder_is_row_wise_and_learns(tmp_path):
+    generator = np.random.default_rng(0)
+    labels = np.arange(300) % 3
+    pixels = generator.integers(0, 60, size=(300, 1, 8, 8), dtype=np.uint8)
+    pixels[np.arange(300), 0, 2 * labels, :] = 250  # a bright line whose place is the class
+    data = Dataset.from_arrays(pixels, labels, classes=3)
+    seen = []
+    honest = private_encoder.train_extractor
+
+    def watched(*args, **kwargs):
+        seen.append(honest(*args, **kwargs))
+        return seen[0]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(mepf, "train_extractor", watched)
+        Mepf(**PRIVATE | {"encoder_steps": 60}).fit(data, Budget(epsilon=1e4, delta=1e-5))
+    with torch.no_grad():
+        right = seen[0](torch.from_numpy(pixels) / 255).argmax(1).numpy() == labels
+    assert right.mean() > 0.8
+    encoder = private_encoder.extractor_encoder(
+        seen[0], (1, 8, 8), taps=None, pool=None, anchor=False
+    )
+    batch = torch.from_numpy(pixels[:5]) / 255
+    together, alone = encoder(batch), encoder(batch[:1])
+    for a, b in zip(together, alone, strict=True):
+        assert torch.allclose(a[:1], b, atol=1e-6)
+
+
+def test_an_interrupted_private_encoder_goes_on_without_paying_twice(tmp_path, monkeypatch):
+    honest = mepf.MeanEmbedding.release
+
+    def interrupted(*args, **kwargs):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(mepf.MeanEmbedding, "release", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        Mepf(**PRIVATE).fit(images(), BUDGET, out=tmp_path / "run")
+    monkeypatch.setattr(mepf.MeanEmbedding, "release", honest)
+    fitted = Mepf(**PRIVATE).fit(images(), BUDGET, out=tmp_path / "run", resume=True)
+    assert fitted.statement_.epsilon <= BUDGET.epsilon
+    again = Synthesizer.load(tmp_path / "run")
+    assert np.array_equal(again.sample(5).images, fitted.sample(5).images)
+
+
+def test_a_run_with_a_private_encoder_cannot_train_again_from_its_release(tmp_path):
+    Mepf(**PRIVATE).fit(images(), BUDGET, out=tmp_path / "run")
+    with pytest.raises(BadInput, match="while it trains"):
+        Mepf(**PRIVATE, training_seed=3).refit(tmp_path / "run")
+
+
+def test_a_private_encoder_needs_classes():
+    with pytest.raises(BadInput, match="tell classes apart"):
+        Mepf(**PRIVATE).fit(images(labelled=False), BUDGET)
+
+
+def test_a_network_that_was_trained_on_the_private_set_is_refused():
+    data = images(shape=(3, 8, 8))
+    data.published_as = "cifar10:train"
+    with pytest.raises(BadInput, match="trained on cifar10"):
+        Mepf(**TINY, encoder="resnet18-cifar10", taps="relu").fit(data, BUDGET)

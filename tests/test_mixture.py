@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import gc
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
+from sfumato.codecs import AutoencoderCodec, CodecSpace, DctCodec
+from sfumato.codecs.space import Axes
 from sfumato.data import Batch, Column, Dataset, Schema
 from sfumato.errors import BadInput
 from sfumato.features.moments import (
@@ -15,13 +19,16 @@ from sfumato.features.moments import (
     FiledVector,
     above_edge,
     positive,
+    shrunk_moments,
     smoothed,
     symmetric,
     wiener,
 )
+from sfumato.features.remembered import Remembered
 from sfumato.features.spaces import MOST_COEFFICIENTS, PixelSpace, TableSpace
 from sfumato.generators.mixture import GaussianMixture, RangeFit
 from sfumato.methods import Mixture, Synthesizer
+from sfumato.methods.estimation import Capacity
 from sfumato.methods.refinement import STEPS, Gradients, Selection
 from sfumato.privacy import BoundedSum, Budget, Neighbours, OuterSum, enforced_bound
 
@@ -215,9 +222,11 @@ def test_after_clipping_means_are_what_was_wanted():
     assert ((fitted - centre).abs() < 0.6 * (plain - centre).abs() + 1e-3).all()
 
 
+@pytest.mark.parametrize("own", [0, 10])
 @pytest.mark.parametrize("refine", [True, False])
-def test_shares_of_the_budget_add_up_to_one(refine):
-    plan = Mixture(refine=refine).plan(blobs(4).schema, 3.0)
+def test_shares_of_the_budget_add_up_to_one(refine, own):
+    plan = Mixture(refine=refine, cluster_directions=own).plan(blobs(4).schema, 3.0)
+    assert ("cluster second moments" in [charge.label for charge in plan]) == (own > 0)
     spent = sum(charge.steps * (3.0 / charge.noise_multiplier) ** 2 for charge in plan)
     assert spent == pytest.approx(1.0)
 
@@ -243,6 +252,44 @@ def test_clusters_are_found_where_a_class_has_them():
     made = Mixture(refine=False).fit(data, SEVERAL).sample(3000).images.mean(axis=(1, 2, 3)) / 255
     assert (made > 0.65).mean() == pytest.approx(0.3, abs=0.06)
     assert ((made > 0.35) & (made < 0.65)).mean() < 0.1
+
+
+def two_ways(n: int = 4000) -> Dataset:
+    """Unlabelled 6×6 images: bright ones vary in their left half, dark ones in their right half."""
+    rng = np.random.default_rng(0)
+    bright = np.arange(n) % 2 == 0
+    images = np.where(bright, 0.7, 0.3)[:, None, None, None] + rng.normal(0, 0.02, (n, 1, 6, 6))
+    vary = rng.normal(0, 0.1, n)[:, None, None, None]
+    images[bright, ..., :3] += vary[bright]
+    images[~bright, ..., 3:] += vary[~bright]
+    return Dataset.from_arrays(np.clip(images, 0, 1).astype(np.float32))
+
+
+def test_clusters_vary_as_their_own_records_do_where_they_have_their_own_covariances(monkeypatch):
+    plain = Capacity.of
+    monkeypatch.setattr(Capacity, "of", lambda *facts: replace(plain(*facts), clusters=2))
+    ratio = {}
+    for own in (0, 8):
+        fitted = Mixture(refine=False, cluster_directions=own).fit(two_ways(), SEVERAL)
+        made = fitted.sample(3000).images.reshape(-1, 6, 6) / 255
+        left, right = made[..., :3].mean(axis=(1, 2)), made[..., 3:].mean(axis=(1, 2))
+        bright = left + right > 1
+        ratio[own] = left[bright].std() / right[bright].std()
+        assert fitted.mixture_.factors.shape[1] == (2 if own else 1)
+    assert ratio[0] < 1.5
+    assert ratio[8] > 2.5
+
+
+def test_moments_shrink_as_far_as_noise_explains_them():
+    generator = torch.Generator().manual_seed(0)
+    truth = symmetric(torch.randn(30, 12, 12, dtype=torch.float64, generator=generator))
+    noise = symmetric(torch.randn(30, 12, 12, dtype=torch.float64, generator=generator))
+    target = torch.zeros(12, 12, dtype=torch.float64)
+    clear, drowned = (torch.full((30,), d, dtype=torch.float64) for d in (1e-4, 1.0))
+    assert torch.allclose(shrunk_moments(truth, target, clear), truth, atol=1e-3)
+    assert float(shrunk_moments(noise, target, drowned).norm()) < 0.3 * float(noise.norm())
+    chance = torch.full((30, 12, 12), 1e6, dtype=torch.float64)
+    assert float(shrunk_moments(truth, target, clear, chance).abs().max()) == 0
 
 
 def test_a_table_keeps_ranges_shares_and_missing_values():
@@ -279,7 +326,16 @@ def test_records_of_no_known_class_count_for_nothing():
     assert sample.mean() < 0.6
 
 
-@pytest.mark.parametrize("bad", [{"candidates": 0}, {"candidates": 2.5}, {"refine": "maybe"}])
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"candidates": 0},
+        {"candidates": 2.5},
+        {"refine": "maybe"},
+        {"cluster_directions": -1},
+        {"cluster_directions": True},
+    ],
+)
 def test_senseless_settings_are_refused_before_a_row_is_read(bad):
     with pytest.raises(BadInput, match=next(iter(bad))):
         Mixture(**bad).fit(blobs(4), SEVERAL)
@@ -379,3 +435,110 @@ def test_an_interrupted_refinement_goes_on_without_asking_again(tmp_path, monkey
     fitted = Mixture().fit(blobs(100), budget, out=tmp_path / "run", resume=True)
     assert len(again) == STEPS - 3
     assert len(fitted.sample(5)) == 5
+
+
+# -- in the latent of a codec ----------------------------------------------------------------------------------------
+
+
+def test_axes_are_a_rotation_with_the_largest_public_variance_first():
+    generator = torch.Generator().manual_seed(0)
+    mixing = torch.randn(6, 6, generator=generator)
+    vectors = torch.randn(4000, 6, generator=generator) @ mixing
+    axes, variances = Axes.along(vectors)
+    rows = axes.into(vectors)
+    assert torch.allclose(rows.norm(dim=1), vectors.norm(dim=1), rtol=1e-4)
+    assert torch.allclose(axes.back(rows), vectors, atol=1e-4)
+    wanted = torch.linalg.eigvalsh(torch.cov(vectors.T.double())).flip(0)
+    assert torch.allclose(rows.double().var(0), wanted, rtol=0.02)
+    assert (variances[:-1] >= variances[1:]).all()
+    assert float(variances[-1]) >= 1e-3 * float(variances[0])
+
+
+def test_wide_latents_are_turned_among_their_first_axes_only(monkeypatch):
+    monkeypatch.setattr("sfumato.codecs.space.MOST_COEFFICIENTS", 3)
+    vectors = torch.randn(500, 8, generator=torch.Generator().manual_seed(0)) * torch.arange(1, 9)
+    axes, variances = Axes.along(vectors)
+    assert axes.turn.shape == (3, 3)
+    assert axes.order[:3].sort().values.tolist() == [5, 6, 7]
+    assert variances.shape == (8,)
+    assert torch.allclose(axes.back(axes.into(vectors)), vectors, atol=1e-4)
+
+
+def test_a_codec_space_is_bounded_and_sees_what_the_codec_gives_back():
+    shape = (1, 8, 8)
+    codec, batch = DctCodec(shape, 10), pictures(shape, 20)
+    public = Dataset.from_arrays(pictures(shape, 60).values.numpy())
+    for space in (CodecSpace(codec), CodecSpace.ordered(codec, public, seed=0)):
+        vectors = space.encode(batch)
+        assert (vectors.norm(dim=1) <= space.radius * (1 + 1e-5)).all()
+        made = space.finish(space.raw(vectors), torch.Generator())
+        back = codec.decode(codec.encode(batch.pixels()))
+        assert float((made / 255 - back).abs().max()) < 0.003
+        assert torch.equal((space.seen(batch) * 255).round().to(torch.uint8), made)
+        nothing = Batch(torch.full((1, *shape), math.nan), None)
+        assert space.seen(nothing).isnan().all()
+        again = CodecSpace.restored(codec, space.tensors())
+        assert torch.equal(again.raw(vectors), space.raw(vectors))
+
+
+@pytest.mark.parametrize("codec", ["dct:20", "pca:12"])
+def test_in_a_latent_too_samples_have_the_records_means(codec):
+    data, public = blobs(), blobs(300, seed=1)
+    fitted = Mixture(codec=codec, refine=False).fit(data, SEVERAL, public=public)
+    sample = fitted.sample(3000)
+    seen = fitted.space_.seen(Batch(torch.from_numpy(data.images), None)).numpy()
+    for code in (0, 1):
+        made = sample.images[sample.labels == code] / 255
+        assert np.abs(seen[data.labels == code].mean(0) - made.mean(0)).max() < 0.03
+
+
+def test_a_latent_mixture_refines_and_survives_the_loss_of_its_codec_file(tmp_path):
+    path = AutoencoderCodec.untrained((1, 8, 8), 6, 8, seed=0).save(tmp_path / "codec.safetensors")
+    fitted = Mixture(codec=str(path), candidates=2).fit(blobs(200), SEVERAL, out=tmp_path / "run")
+    path.unlink()
+    again = Synthesizer.load(tmp_path / "run")
+    assert again.selection_ is not None
+    assert np.array_equal(fitted.sample(30, seed=2).images, again.sample(30, seed=2).images)
+    assert again.statement_ == fitted.statement_
+
+
+def test_a_fitted_latent_mixture_remembers_no_record():
+    fitted = Mixture(codec="dct:16", candidates=2).fit(blobs(100), SEVERAL)
+    assert isinstance(fitted.space_, CodecSpace)
+    gc.collect()
+    assert not [held for held in gc.get_objects() if type(held) is Remembered]
+
+
+def test_records_are_encoded_once_a_fit(monkeypatch):
+    calls = []
+    honest = DctCodec._encode
+    monkeypatch.setattr(
+        DctCodec, "_encode", lambda self, pixels: calls.append(1) or honest(self, pixels)
+    )
+    Mixture(codec="dct:16", refine=False).fit(blobs(100), SEVERAL)
+    assert len(calls) == 1
+
+
+def test_a_latent_plan_depends_on_the_codec_and_reads_no_weights(tmp_path):
+    schema = blobs(4).schema
+    pixels, latent = (Mixture(codec=c).plan(schema, 3.0) for c in (None, "dct:16"))
+    assert [c.label for c in pixels] == [c.label for c in latent]
+    assert latent[0].dimension < pixels[0].dimension
+
+
+@pytest.mark.parametrize(
+    ("codec", "message"),
+    [(7, "name or path"), ("", "name or path"), ("no-such", "no codec"), ("dct:x", "whole number")],
+)
+def test_a_senseless_codec_is_refused_before_a_row_is_read(codec, message):
+    with pytest.raises(BadInput, match=message):
+        Mixture(codec=codec).fit(blobs(4), SEVERAL)
+
+
+def test_a_codec_and_public_data_are_for_one_another():
+    with pytest.raises(BadInput, match="with a codec only"):
+        Mixture().fit(blobs(4), SEVERAL, public=blobs(4, seed=1))
+    with pytest.raises(BadInput, match="--public"):
+        Mixture(codec="pca:8").fit(blobs(4), SEVERAL)
+    with pytest.raises(BadInput, match="for images"):
+        Mixture(codec="dct").fit(table(20), SEVERAL)

@@ -132,17 +132,13 @@ def plan(
       sfumato plan merf --data digits:train --epsilon 2 --delta 1e-5 --neighbours replace-one --json
     """
     from sfumato.data import schema_of
-    from sfumato.privacy import PrivacyStatement, calibrate, epsilon_of
 
     budget = budget_of(epsilon, delta, neighbours)
     synthesizer = synthesizer_of(method, parse_settings(settings))
     schema, size = schema_of(spec, **parse_facts(**facts))
     warn_large_delta(budget, size)
-    noise_multiplier = calibrate(lambda m: synthesizer.plan(schema, m), budget)
-    charges = synthesizer.plan(schema, noise_multiplier)
-    spent = epsilon_of(charges, budget.delta, budget.neighbours)
-    statement = PrivacyStatement(budget=budget, epsilon=spent, charges=charges)
-    under = statement.epsilon_under()
+    noise_multiplier, statement = synthesizer.promise(schema, budget)
+    charges, spent, under = statement.charges, statement.epsilon, statement.epsilon_under()
     if as_json:
         kept = ("epsilon", "delta", "neighbours", "unit", "budget", "releases", "epsilon_under")
         promised = statement.to_json()
@@ -152,6 +148,7 @@ def plan(
                 "data": spec,
                 "noise_multiplier": noise_multiplier,
                 **{key: promised[key] for key in kept},
+                **({} if statement.sound else {k: promised[k] for k in ("sound", "claimed")}),
             }
         )
         return
@@ -187,6 +184,8 @@ def plan(
     others = ", ".join(f"{v:.4g} ({k})" for k, v in under.items() if k != budget.neighbours.value)
     if others:
         click.echo(f"The same noise read under other relations: ε = {others}.")
+    if not statement.sound:
+        click.echo(click.wrap_text(statement.paragraph(), width=100))
     click.echo("No row was read.")
 
 

@@ -17,12 +17,14 @@ from sfumato.codecs.icgan import IcGanCodec, convert_ic_gan
 from sfumato.codecs.linear import DctCodec, PcaCodec
 from sfumato.codecs.origin import card_of
 from sfumato.codecs.resolve import codec_facts, get_codec
+from sfumato.codecs.space import CodecSpace
 
 __all__ = [
     "AdainCodec",
     "AutoencoderCodec",
     "Card",
     "Codec",
+    "CodecSpace",
     "DctCodec",
     "EncodedFeatures",
     "Facts",

@@ -104,6 +104,10 @@ def run_cell(cell: Cell) -> dict[str, Any]:
         model = get_method(cell["method"])(**{**cell["settings"], "seed": cell["seed"]})
         budget = Budget(epsilon=cell["epsilon"], delta=cell["delta"], neighbours=relation)
         public = load_public(cell["public"], train.schema) if cell["public"] else None
+        if model.claimed_plan(train.schema, 1.0) is not None:
+            raise BadInput(
+                f"{cell['method']} with these settings is unsound and keeps no ε to be compared at; leave it out."
+            )
         model.fit(train, budget, public=public)
         fitted = time.perf_counter()
         reads_train = any(m.reads == "train" for m in list_metrics() if m.name in cell["metrics"])

@@ -137,6 +137,25 @@ def symmetric(matrix: Tensor) -> Tensor:
     return (matrix + matrix.mT) / 2
 
 
+def shrunk_moments(
+    seen: Tensor, target: Tensor, doubts: Tensor, chance: Tensor | None = None
+) -> Tensor:
+    """Symmetric matrices `seen` (groups, d, d) drawn entry by entry to `target`, by signal² ÷ (signal² + noise²).
+
+    `doubts` (groups,) is the noise of a diagonal entry, of which others have 1/√2 after symmetrising; `chance` is a further
+    variance of each entry, of few records for one.
+    """
+    width = seen.shape[-1]
+    variance = doubts[:, None, None] ** 2 * (0.5 + 0.5 * torch.eye(width, dtype=seen.dtype))
+    if chance is not None:
+        variance = variance + chance
+    departure = seen - target
+    weight = 1 / doubts**2
+    energy = ((departure**2 - variance) * weight[:, None, None]).sum(0) / weight.sum()
+    signal = smoothed(smoothed(energy, 5).T, 5).T.clamp(min=0)
+    return target + departure * (signal / (signal + variance))
+
+
 def above_edge(matrix: Tensor, noise_std: float) -> Tensor:
     """A noisy positive semi-definite matrix with the noise taken out, as far as it stands out of the noise.
 

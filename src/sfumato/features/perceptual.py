@@ -248,6 +248,14 @@ def make_encoder(
     return AnchoredEncoder(made, shape) if anchor else made
 
 
+def trained_on(name: str) -> tuple[str, ...]:
+    """The names of the data behind an encoder's weights."""
+    if name == SCATTERING:
+        return ()
+    known = {info.name: info for info in list_networks()}
+    return (known[name] if name in known else get_network(name).info).trained_on
+
+
 def _network(name: str, weights: bool, progress: Progress | None) -> Network:
     infos = {info.name: info for info in list_networks()}
     if weights or name not in infos:

@@ -5,8 +5,8 @@
 - `TableSpace`: numbers scaled by their public range, categories as indicators. A vector is as long as its parts.
 
 Each space says how large a vector can be (`radius`) and how variance is expected to fall along its axes (`prior`): smooth images
-have little energy in high frequencies, a fact of natural pictures and not of anybody's data. A latent space of a public
-autoencoder fits the same interface. Everything here is public.
+have little energy in high frequencies, a fact of natural pictures and not of anybody's data. The latent space of a public
+codec is one too (`sfumato.codecs.CodecSpace`). Everything here is public.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ class Space(ABC):
     dim: int
     radius: float
     prior: Tensor  # (dim,) expected variances up to a common factor, largest first, float64
-    places: int  # numbers in [0, 1] that a record is made of
+    places: int  # numbers that a record is finished from
+    ranged: bool = True  # whether these are the record's own, each in [0, 1]
 
     @abstractmethod
     def encode(self, batch: Batch) -> Tensor:
@@ -43,11 +44,19 @@ class Space(ABC):
 
     @abstractmethod
     def raw(self, vectors: Tensor) -> Tensor:
-        """(n, dim) → (n, places): the numbers that a vector stands for, which may lie outside [0, 1]."""
+        """(n, dim) → (n, places): the numbers that a vector stands for; `ranged` ones may still lie outside [0, 1]."""
 
     @abstractmethod
     def finish(self, raw: Tensor, generator: torch.Generator) -> Tensor:
         """(n, places) → records as a data set holds them, after clipping to [0, 1]."""
+
+    def seen(self, batch: Batch) -> Tensor:
+        """(n, C, H, W) in [0, 1]: images as far as this space can tell them; row-wise."""
+        return batch.pixels()
+
+    def tensors(self) -> dict[str, Tensor]:
+        """What must be saved to have the space again, besides the schema."""
+        return {}
 
 
 class PixelSpace(Space):
@@ -93,8 +102,7 @@ class PixelSpace(Space):
         return (self._rows.T @ waves @ self._columns).add_(0.5).flatten(1)
 
     def finish(self, raw: Tensor, generator: torch.Generator) -> Tensor:
-        pixels = raw.clamp(0, 1).mul_(255).round_().to(torch.uint8)
-        return pixels.view(len(raw), *self.shape)
+        return as_bytes(raw).view(len(raw), *self.shape)
 
 
 class TableSpace(Space):
@@ -117,6 +125,10 @@ class TableSpace(Space):
 
     def finish(self, raw: Tensor, generator: torch.Generator) -> Tensor:
         return self._encoding.decode(raw.clamp(0, 1), generator)
+
+
+def as_bytes(pixels: Tensor) -> Tensor:
+    return pixels.clamp(0, 1).mul_(255).round_().to(torch.uint8)
 
 
 def space_of(schema: Schema) -> Space:

@@ -106,6 +106,18 @@ class VectorCritic(nn.Module):
         return self.layers(torch.cat([vectors, one_hot], dim=1))[:, 0]
 
 
+class HeadedCritic(nn.Module):
+    """A vector → dense layers → a number for each class, of which a one-hot label takes its own: no label can be overlooked."""
+
+    def __init__(self, dim: int, n_classes: int, width: int) -> None:
+        super().__init__()
+        self.layers = _dense(dim, width, max(1, n_classes))
+
+    def forward(self, vectors: Tensor, one_hot: Tensor) -> Tensor:
+        """(n, dim), (n, classes; 1 without labels) → (n,)"""
+        return (self.layers(vectors) * one_hot).sum(dim=1)
+
+
 def _dense(inputs: int, width: int, outputs: int) -> nn.Sequential:
     layers: list[nn.Module] = []
     for _ in range(3):
@@ -123,6 +135,10 @@ def _seeds(labels: Tensor, latent: int, n_classes: int, generator: torch.Generat
 
 @torch.no_grad()
 def move_average(average: nn.Module, network: nn.Module, decay: float) -> None:
-    """The exponential moving average of a network's weights: average ← decay · average + (1 − decay) · network."""
-    for kept, new in zip(average.parameters(), network.parameters(), strict=True):
-        kept.lerp_(new, 1 - decay)
+    """The exponential moving average of a network's weights: average ← decay · average + (1 − decay) · network.
+
+    The running statistics of normalisations move along.
+    """
+    for kept, new in zip(average.state_dict().values(), network.state_dict().values(), strict=True):
+        if kept.is_floating_point():
+            kept.lerp_(new, 1 - decay)

@@ -5,7 +5,7 @@ nothing of privacy: its parameters are whatever it is given.
 
 Records live in [0, 1] and Gaussians do not. Clipping draws would lift the mean of a dark pixel and take variance from it, so
 `RangeFit` moves and stretches each number beforehand: after clipping, mean and variance are those of the Gaussian again, or,
-where no number in [0, 1] could have them, as near as one comes.
+where no number in [0, 1] could have them, as near as one comes. Vectors that a codec decodes need none.
 """
 
 from __future__ import annotations
@@ -67,6 +67,11 @@ class RangeFit(_Tensors):
     centre: Tensor  # (places,)
     shift: Tensor
     scale: Tensor
+
+    @classmethod
+    def none(cls, places: int) -> RangeFit:
+        """Leaves every number as it is."""
+        return cls(torch.zeros(places), torch.zeros(places), torch.ones(places))
 
     @classmethod
     def to(cls, centre: Tensor, draws: Tensor) -> RangeFit:

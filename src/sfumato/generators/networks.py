@@ -16,8 +16,9 @@ class ConvGenerator(nn.Module):
     Normals and a one-hot label → two dense layers → two upsampling convolutions → [0, 1].
 
     For 28×28: 16 channels at 7×7, twice bilinear ×2 and a 5×5 convolution (16 → 8 → channels). Other sizes start from a
-    quarter of the size, rounded up, and are cut to it at the end. With `texture` the image gets random grain before it is squashed,
-    fine and coarse, whose strength at each pixel is learnt for each class: what no smooth function of few numbers can draw.
+    quarter of the size, rounded up, and are cut to it at the end. With `texture` the image gets random grain before it is
+    squashed, fine and coarse, whose strength at each pixel is learnt for each class: what no smooth function of few numbers
+    can draw.
     """
 
     def __init__(

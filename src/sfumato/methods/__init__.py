@@ -1,9 +1,11 @@
 """One file per paper; each registers itself here."""
 
 from sfumato.methods.base import Parameter, PrivateMethod, Synthesizer, load
+from sfumato.methods.dpaf import Dpaf
 from sfumato.methods.dre import Dre
 from sfumato.methods.gan import Gan, GanFt
 from sfumato.methods.gan_mi import GanMi
+from sfumato.methods.gswgan import GsWgan
 from sfumato.methods.hp import Hp
 from sfumato.methods.llm import LinearMaps
 from sfumato.methods.mepf import Mepf
@@ -12,12 +14,15 @@ from sfumato.methods.mge import Mge
 from sfumato.methods.mixture import Mixture
 from sfumato.methods.registry import MethodInfo, get_method, list_methods, register
 from sfumato.methods.run import RunFolder
+from sfumato.methods.sinkhorn import Sinkhorn
 
 __all__ = [
+    "Dpaf",
     "Dre",
     "Gan",
     "GanFt",
     "GanMi",
+    "GsWgan",
     "Hp",
     "LinearMaps",
     "Mepf",
@@ -28,6 +33,7 @@ __all__ = [
     "Parameter",
     "PrivateMethod",
     "RunFolder",
+    "Sinkhorn",
     "Synthesizer",
     "get_method",
     "list_methods",

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Self, final
 
@@ -34,6 +34,7 @@ from sfumato.privacy import (
     PrivateData,
     ReleaseStore,
     calibrate,
+    epsilon_of,
 )
 from sfumato.progress import Progress, Stage
 from sfumato.storage import atomic_path, read_json
@@ -53,10 +54,15 @@ class Workspace:
     """What a method may use while it fits besides the wall: public data, progress, a log, a place for checkpoints."""
 
     def __init__(
-        self, run: RunFolder | None, progress: Progress, public: Dataset | None = None
+        self,
+        run: RunFolder | None,
+        progress: Progress,
+        public: Dataset | None = None,
+        private_name: str | None = None,
     ) -> None:
         self.progress = progress
         self.public = public
+        self._private_name = private_name  # of a named set, else None
         self.checkpoint = run.checkpoint if run else None
         self.records: list[dict[str, Any]] = []
         self._run = run
@@ -64,6 +70,15 @@ class Workspace:
     def checkpoint_of(self, stage: str) -> Path | None:
         """A place for the checkpoint of one stage of several; the unnamed one is `checkpoint`."""
         return self._run.checkpoint_of(stage) if self._run else None
+
+    def check_unseen(self, what: str, trained_on: Iterable[str]) -> None:
+        """Raise if `what`, which is taken for public, was trained on the private data, as far as names can tell."""
+        name = self._private_name
+        if name is not None and {name, name.partition(":")[0]} & set(trained_on):
+            raise BadInput(
+                f"{what} was trained on {name}, which is the private data here, so its weights are not public and the "
+                "guarantee would be void; take one that was trained on other data."
+            )
 
     def log(self, record: dict[str, Any]) -> None:
         """Keep a record; it is published with the run, so it must be made of released numbers only."""
@@ -76,7 +91,8 @@ class PrivateMethod(ABC):
     """Base of all methods. scikit-learn's contract: `__init__` stores, `fit` returns self, learned names end in _.
 
     **Guarantee**: after `fit(data, budget)`, everything reachable from the object, and every sample or prediction's weights, is
-    (ε, δ)-differentially private as `statement_` says.
+    (ε, δ)-differentially private as `statement_` says. Settings marked as unsound (`claimed_plan`) have no guarantee worth the
+    name, and their statement says that.
     """
 
     info: ClassVar[MethodInfo]
@@ -95,6 +111,18 @@ class PrivateMethod(ABC):
     @abstractmethod
     def plan(self, schema: Schema, noise_multiplier: float) -> Plan:
         """The promise: every charge that `_fit` will make, in order. Touches no data."""
+
+    def claimed_plan(self, schema: Schema, noise_multiplier: float) -> Plan | None:
+        """None for whatever is sound: the plan is all that is counted.
+
+        Settings that follow a paper whose accounting does not hold give here what the paper counts. That is calibrated to the
+        budget; all of `plan` is charged all the same, and the statement tells its true ε and calls the rest a claim.
+        """
+        return None
+
+    def _reads_while_training(self) -> bool:
+        """Whether these settings read the private data while they train, though the method has others that do not."""
+        return False
 
     @abstractmethod
     def _fit(self, data: PrivateData, noise_multiplier: float, workspace: Workspace) -> None:
@@ -196,7 +224,7 @@ class PrivateMethod(ABC):
             raise BadInput(
                 f"{earlier.path} is a run of {config['method']}, not of {self.info.name}; a release serves its own method."
             )
-        if self.RELEASED_BY is None:
+        if self.RELEASED_BY is None or self._reads_while_training():
             raise BadInput(
                 f"{self.info.name} reads the private data while it trains, so it cannot train again from a saved release."
             )
@@ -212,12 +240,37 @@ class PrivateMethod(ABC):
         self.check_public(schema, public)
         origin = config["data"]
         store = ReleaseStore(earlier.releases)
-        for charge in self.plan(schema, calibrate(lambda m: self.plan(schema, m), budget)):
+        for charge in self.promise(schema, budget)[1].charges:
             store.find(charge)
         kept = ReleaseStore()
         kept.releases |= store.releases
         data = Dataset(_NotAtHand(origin["size"] or 1), schema, origin["name"])
         return self._learn(data, budget, origin["size"], public, kept, out, resume, progress)
+
+    @final
+    def promise(self, schema: Schema, budget: Budget) -> tuple[float, PrivacyStatement]:
+        """The noise multiplier that `budget` asks for, and the statement that a fit would end with. Touches no data."""
+        noise_multiplier = calibrate(
+            lambda m: self.claimed_plan(schema, m) or self.plan(schema, m), budget
+        )
+        ledger = self._ledger(schema, budget, noise_multiplier)
+        for charge in self.plan(schema, noise_multiplier):
+            ledger.charge(charge)
+        return noise_multiplier, self._stated(ledger, schema, budget, noise_multiplier)
+
+    def _ledger(self, schema: Schema, budget: Budget, noise_multiplier: float) -> Ledger:
+        if self.claimed_plan(schema, noise_multiplier) is None:
+            return Ledger(budget)
+        # What is not sound costs more than was asked for: the ledger takes the plan for what it costs, and no more than it.
+        plan = self.plan(schema, noise_multiplier)
+        cost = epsilon_of(plan, budget.delta, budget.neighbours)
+        return Ledger(replace(budget, epsilon=max(cost, budget.epsilon)))
+
+    def _stated(
+        self, ledger: Ledger, schema: Schema, budget: Budget, noise_multiplier: float
+    ) -> PrivacyStatement:
+        claimed = self.claimed_plan(schema, noise_multiplier)
+        return replace(PrivacyStatement.of(ledger), budget=budget, claimed=claimed)
 
     def check_public(self, schema: Schema, public: Dataset | None) -> None:
         """Raise unless `public` is what this method can use beside private data of `schema`."""
@@ -251,17 +304,12 @@ class PrivateMethod(ABC):
     ) -> Self:
         progress = progress or Progress()
         schema = data.schema
-        noise_multiplier = calibrate(lambda m: self.plan(schema, m), budget)
-        plan = self.plan(schema, noise_multiplier)
-
+        noise_multiplier, promised = self.promise(schema, budget)
         run = RunFolder(out) if out is not None else None
         if run is not None:
-            promised = Ledger(budget)
-            for charge in plan:
-                promised.charge(charge)
             run.begin(
                 self._config(schema, budget, data.name, size, public.name if public else None),
-                PrivacyStatement.of(promised).to_json(),
+                promised.to_json(),
                 resume=resume,
             )
             if run.finished:
@@ -273,8 +321,8 @@ class PrivateMethod(ABC):
             for release in store.releases.values():
                 saved.keep(release)
             store = saved
-        workspace = Workspace(run, progress, public)
-        ledger = Ledger(budget)
+        workspace = Workspace(run, progress, public, data.published_as)
+        ledger = self._ledger(schema, budget, noise_multiplier)
         with _ReadingProgress(progress) as reading:
             private = PrivateData(data, ledger, store=store, on_fraction=reading)
             self.schema_ = schema
@@ -282,12 +330,12 @@ class PrivateMethod(ABC):
                 self._fit(private, noise_multiplier, workspace)
             finally:
                 store.close()
-        if ledger.charges != plan:
+        if ledger.charges != promised.charges:
             raise PlanMismatch(
                 f"{self.info.name} spent other than it planned; this is a bug in the method, and its result was discarded."
             )
         self.noise_multiplier_ = noise_multiplier
-        self.statement_ = PrivacyStatement.of(ledger)
+        self.statement_ = self._stated(ledger, schema, budget, noise_multiplier)
         self.log_ = workspace.records
         self._releases = store
         self._origin = (data.name, size, public.name if public else None)
@@ -345,10 +393,7 @@ class PrivateMethod(ABC):
         try:
             self.schema_ = Schema.from_json(config["schema"])
             budget = Budget(**config["budget"])
-            self.noise_multiplier_ = calibrate(lambda m: self.plan(self.schema_, m), budget)
-            ledger = Ledger(budget)
-            for charge in self.plan(self.schema_, self.noise_multiplier_):
-                ledger.charge(charge)
+            self.noise_multiplier_, promised = self.promise(self.schema_, budget)
             self._restore(load_file(run.generator))
             origin = config["data"]
             self._origin = (origin["name"], origin["size"], config.get("public"))
@@ -356,10 +401,10 @@ class PrivateMethod(ABC):
             raise CorruptArtifact(
                 f"The run in {run.path} is damaged ({error}); restore it from a copy."
             ) from error
-        self.statement_ = PrivacyStatement.of(ledger)
+        self.statement_ = promised
         self.log_ = run.read_log()
         self._releases = ReleaseStore(run.releases)
-        for charge in ledger.charges:
+        for charge in promised.charges:
             self._releases.find(charge)
 
     def _write(self, run: RunFolder) -> None:
@@ -385,6 +430,7 @@ class PrivateMethod(ABC):
             "public": public,
             "schema": schema.to_json(),
             "budget": budget.to_json(),
+            **({} if self.claimed_plan(schema, 1.0) is None else {"sound": False}),
         }
 
     def _check_fitted(self) -> None:

@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from sfumato.errors import CorruptArtifact
 from sfumato.generators import checkpoint_step
 from sfumato.methods.base import Workspace
-from sfumato.privacy import Charge, PrivateData, Step
+from sfumato.privacy import Charge, PaidSteps, PrivateData, Step
 from sfumato.storage import atomic_path
 
 
@@ -113,15 +113,7 @@ def descend(
     path = workspace.checkpoint_of(stage)
     resumed = path is not None and path.exists()
     start = state.restore(path) if path is not None and resumed else 0
-    steps = data.poisson_steps(
-        charge.rate,
-        charge.steps,
-        charge.noise_multiplier,
-        bound=charge.bound,
-        label=charge.label,
-        dimension=charge.dimension,
-        start=start,
-    )
+    steps = _paid(data, charge, start)
     if path is not None and not resumed:
         # What was drawn and trained so far belongs to the steps: answers must be applied again to the same numbers.
         state.save(path, 0)
@@ -150,3 +142,27 @@ def descend(
                 state.save(path, done)
                 steps.forget(done)
                 saved = time.monotonic()
+
+
+def beside(
+    data: PrivateData, charge: Charge, workspace: Workspace, *, every: int = 1, stage: str = ""
+) -> PaidSteps:
+    """A second series, a step of which is taken by hand at the end of every `every`-th step of the series that `descend` runs.
+
+    Call it before `descend`, which is charged after it: a resumed run goes on where the checkpoint of the other series stands.
+    """
+    path = workspace.checkpoint_of(stage)
+    return _paid(data, charge, checkpoint_step(path) // every if path is not None else 0)
+
+
+def _paid(data: PrivateData, charge: Charge, start: int) -> PaidSteps:
+    return data.poisson_steps(
+        charge.rate,
+        charge.steps,
+        charge.noise_multiplier,
+        bound=charge.bound,
+        label=charge.label,
+        dimension=charge.dimension,
+        summands=charge.summands,
+        start=start,
+    )

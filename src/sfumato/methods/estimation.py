@@ -19,8 +19,8 @@ from sfumato.features.moments import (
     FiledVector,
     View,
     above_edge,
-    clipped,
     positive,
+    shrunk_moments,
     smoothed,
     symmetric,
     wiener,
@@ -28,13 +28,13 @@ from sfumato.features.moments import (
 from sfumato.features.spaces import Space
 from sfumato.generators.mixture import GaussianMixture
 from sfumato.methods.base import Workspace
+from sfumato.methods.clusters import COUNT, OWN_MOMENTS, Clusters, round_label
 from sfumato.privacy import PrivateData, RecordMap
 
-# Shares of the squared noise budget; they add up to 1.
+# Shares of the squared noise budget; they add up to 1, but for clusters' own moments, which stand beside them.
 _ROUGH, _LENGTH, _MEANS, _POOLED, _CLASSES, _LLOYD = 0.01, 0.005, 0.095, 0.35, 0.25, 0.28
-_COUNT = 0.4  # of a count beside a vector of length 1
+_OWN = 0.35
 _NOISE_AT_ONE = 3.73  # the noise multiplier of ε = 1, δ = 1e-5 under zero-out
-_COUNTABLE = 5.0  # a cluster's records ÷ the noise of their count
 
 
 @dataclass(frozen=True)
@@ -47,13 +47,15 @@ class Capacity:
     clusters: int  # in each class
     coordinates: int  # that clusters are told apart by
     rounds: int
+    own: int  # directions with a second moment of each cluster's own
 
     @classmethod
-    def of(cls, space: Space, n_classes: int, noise_multiplier: float) -> Capacity:
+    def of(cls, dim: int, n_classes: int, noise_multiplier: float, own: int = 0) -> Capacity:
+        """For vectors of `dim` numbers; `own` directions with a second moment of each cluster's own are asked for."""
         classes = max(1, n_classes)
         # Four times less noise is good for twice as many parameters of each kind; at 1 stand ε = 1, δ = 1e-5 under zero-out.
         growth = min(max(math.sqrt(_NOISE_AT_ONE / noise_multiplier), 0.5), 2.5)
-        band = min(space.dim, 324)
+        band = min(dim, 324)
         basis = min(band, round(80 * math.sqrt(growth)))
         return cls(
             band=band,
@@ -62,18 +64,17 @@ class Capacity:
             clusters=max(2, round(growth * min(24, max(4, 80 // classes)))),
             coordinates=min(basis, round(16 * growth)),
             rounds=3,
+            own=min(own, basis),
         )
 
 
-def releases(
-    space: Space, n_classes: int, capacity: Capacity
-) -> list[tuple[str, RecordMap, float]]:
+def releases(dim: int, n_classes: int, capacity: Capacity) -> list[tuple[str, RecordMap, float]]:
     """Label, map and share of every release, in order; the maps have bounds and sizes and no view of records."""
     classes = max(1, n_classes)
     maps: list[tuple[str, RecordMap, float]] = [
-        ("rough mean", FiledVector(space.dim, count_weight=_COUNT), _ROUGH),
+        ("rough mean", FiledVector(dim, count_weight=COUNT), _ROUGH),
         ("length", _length(), _LENGTH),
-        ("class means", FiledVector(space.dim, segments=classes, count_weight=_COUNT), _MEANS),
+        ("class means", FiledVector(dim, segments=classes, count_weight=COUNT), _MEANS),
         ("length within classes", _length(), _LENGTH),
         ("squared length within classes", _length(), _LENGTH),
         ("pooled second moment", FiledSquare(capacity.band), _POOLED),
@@ -85,10 +86,17 @@ def releases(
     ]
     for number in range(capacity.rounds):
         clusters = FiledVector(
-            capacity.coordinates, segments=classes * capacity.clusters, count_weight=_COUNT
+            capacity.coordinates, segments=classes * capacity.clusters, count_weight=COUNT
         )
-        maps.append((f"clusters, round {number + 1}", clusters, _LLOYD / capacity.rounds))
+        maps.append((round_label(number), clusters, _LLOYD / capacity.rounds))
+    if capacity.own:
+        own = FiledSquare(capacity.own, segments=classes * capacity.clusters)
+        maps.append((OWN_MOMENTS, own, _OWN))
     return maps
+
+
+def all_shares(capacity: Capacity) -> float:
+    return 1.0 + (_OWN if capacity.own else 0.0)
 
 
 def _length(view: View | None = None, radius: float = 1.0) -> FiledVector:
@@ -120,7 +128,7 @@ class Estimation:
         self._class_means()
         self._pooled_moment()
         self._class_moments()
-        return self._clusters()
+        return Clusters(self, _LLOYD, _OWN).mixture()
 
     def sum(self, label: str, share: float, phi: RecordMap) -> tuple[Tensor, float]:
         """A release: value (segments, dim) and the standard deviation of its noise."""
@@ -144,14 +152,14 @@ class Estimation:
             _ROUGH,
             FiledVector(
                 space.dim,
-                count_weight=_COUNT,
+                count_weight=COUNT,
                 radius=space.radius,
                 view=lambda b: (space.encode(b), self._known(b)),
             ),
         )
         size = self.data.public_size
         # Where the number of records is private, their noisy count must do; the noise of it is then the least that is sure.
-        count = float(size) if size is not None else max(float(value[0, -1]), noise) / _COUNT
+        count = float(size) if size is not None else max(float(value[0, -1]), noise) / COUNT
         mean = value[:, :-1] * space.radius / count
         self.centre = wiener(mean, torch.tensor([noise * space.radius / count]), 8)[0].float()
         reach = 2 * space.radius
@@ -173,12 +181,12 @@ class Estimation:
             FiledVector(
                 space.dim,
                 segments=self.classes,
-                count_weight=_COUNT,
+                count_weight=COUNT,
                 radius=radius,
                 view=lambda b: (space.encode(b) - self.centre, self._segment(b)),
             ),
         )
-        counts, doubt = value[:, -1] / _COUNT, noise / _COUNT
+        counts, doubt = value[:, -1] / COUNT, noise / COUNT
         size = self.data.public_size
         total = float(size) if size is not None else max(1.0, float(counts.sum()))
         present = counts > min(2 * doubt, 0.5 * total / self.classes)
@@ -267,7 +275,7 @@ class Estimation:
         self.basis[:band] = basis
         self._axes = self.basis[:band].float()
 
-    def _latent(self, batch: Batch) -> Tensor:
+    def latent(self, batch: Batch) -> Tensor:
         """Records around their class mean, in the basis, (n, width)."""
         return self._within(batch)[:, : self.capacity.band] @ self._axes
 
@@ -286,7 +294,7 @@ class Estimation:
                 width,
                 segments=self.classes,
                 radius=radius,
-                view=lambda b: (self._latent(b)[:, :width] * lift, self._segment(b)),
+                view=lambda b: (self.latent(b)[:, :width] * lift, self._segment(b)),
             ),
         )
         self.moments = self.spectrum.diag().repeat(self.classes, 1, 1)
@@ -296,118 +304,12 @@ class Estimation:
         pooled_trace = float((seen.diagonal(dim1=1, dim2=2).sum(1) * counts).sum() / counts.sum())
         # Clipping shortened these as well; on average their trace is the pooled one.
         seen = seen * min(max(radius**2 / max(pooled_trace, 1e-12), 1.0), 3.0)
-        doubts = noise * radius**2 / counts  # of a diagonal entry; others have 1/√2 of it
-        off = 1 - 0.5 * (
-            1 - torch.eye(width, dtype=torch.float64)
-        )  # variance relative to the diagonal
-        variance = doubts[:, None, None] ** 2 * off
-        departure = seen - target
-        weight = 1 / doubts**2
-        energy = ((departure**2 - variance) * weight[:, None, None]).sum(0) / weight.sum()
-        signal = _smoothed2(energy, 5).clamp(min=0)
-        shrunk = target + departure * (signal / (signal + variance))
-        moments = shrunk * (root[:, None] * root)
+        doubts = noise * radius**2 / counts
+        moments = shrunk_moments(seen, target, doubts) * (root[:, None] * root)
         spectrum = self.spectrum[:width].expand(len(present), -1)
         self.moments[present, :width, :width] = positive(moments, spectrum, 0.02)
-
-    # -- 4. clusters ------------------------------------------------------------------------------------------------
-
-    def _clusters(self) -> GaussianMixture:
-        capacity = self.capacity
-        clusters, width = capacity.clusters, capacity.coordinates
-        root = self.spectrum[:width] ** 0.25
-        lift = (1 / root).float()
-        inner = self.moments[:, :width, :width] / (root[:, None] * root)
-        factor = torch.linalg.cholesky(inner)
-        # Only as many clusters as can be counted: the others lie where no record comes.
-        doubt = self.noise(_LLOYD / capacity.rounds) * math.hypot(1, _COUNT) / _COUNT
-        usable = (self.counts / (_COUNTABLE * doubt)).clamp(min=1, max=clusters)
-        used = torch.arange(clusters) < usable.floor()[:, None]  # (classes, clusters)
-        centres, radius = self._start(factor.float(), used)  # (classes, clusters, width)
-        weights = used.to(torch.float64)
-        for number in range(capacity.rounds):
-
-            def view(batch: Batch, centres: Tensor = centres) -> tuple[Tensor, Tensor]:
-                rows = self._latent(batch)[:, :width] * lift
-                labels = (
-                    batch.labels
-                    if batch.labels is not None and self.labelled
-                    else torch.zeros(len(batch), dtype=torch.int64)
-                )
-                known = labels.clamp(min=0)
-                distance = torch.cdist(rows[:, None], centres[known])[:, 0]
-                nearest = torch.where(used[known], distance, math.inf).argmin(dim=1)
-                segment = torch.where(labels >= 0, known * clusters + nearest, -1)
-                return rows - centres[known, nearest], segment
-
-            value, noise = self.sum(
-                f"clusters, round {number + 1}",
-                _LLOYD / capacity.rounds,
-                FiledVector(
-                    width,
-                    segments=self.classes * clusters,
-                    count_weight=_COUNT,
-                    radius=radius,
-                    view=view,
-                ),
-            )
-            value = value.view(self.classes, clusters, width + 1)
-            counts = value[..., -1] / _COUNT
-            steps = value[..., :-1] * radius / counts.clamp(min=1.0)[..., None]
-            error = noise * radius / counts.clamp(min=1.0)
-            # James and Stein: a move no longer than its noise is not made.
-            trust = (1 - width * error**2 / (steps**2).sum(-1).clamp(min=1e-30)).clamp(min=0)
-            trust = torch.where(used & (counts > 2 * doubt), trust, 0.0)
-            centres = centres + (clipped(steps * trust[..., None], radius)).float()
-            weights = torch.where(used & (counts > doubt), counts, 0.0)
-        weights = torch.where(weights.sum(1, keepdim=True) > 0, weights, used.to(weights.dtype))
-        weights = weights / weights.sum(1, keepdim=True)
-        return self._assemble(centres.double() * root, weights)
-
-    def _start(self, factor: Tensor, used: Tensor) -> tuple[Tensor, float]:
-        """Starting centres by plain k-means on draws of each class's Gaussian, and the usual distance to the nearest."""
-        clusters, width = self.capacity.clusters, factor.shape[-1]
-        draws = (
-            torch.randn(1500, width, generator=self.random) @ factor.mT
-        )  # (classes, 1500, width)
-        centres = draws[:, :clusters].clone()
-        distance = torch.zeros(())
-        for _ in range(6):
-            apart = torch.where(used[:, None], torch.cdist(draws, centres), math.inf)
-            distance, nearest = apart.min(dim=2)
-            member = torch.nn.functional.one_hot(nearest, clusters).to(draws.dtype)
-            held = member.sum(1)
-            moved = (member.mT @ draws) / held.clamp(min=1)[..., None]
-            centres = torch.where(held[..., None] > 0, moved, centres)
-        return centres, max(1e-6, float(distance[self.present].mean()))
-
-    def _assemble(self, centres: Tensor, weights: Tensor) -> GaussianMixture:
-        """The mixture whose class means and second moments are those released, with the clusters' means inside."""
-        width, few = self.capacity.basis, self.capacity.coordinates
-        moments = self.moments
-        centres = centres - (weights[..., None] * centres).sum(1, keepdim=True)
-        # The other coordinates of a cluster's mean: their regression on the first few.
-        inner = moments[:, :few, :few]
-        offsets = torch.linalg.solve(inner, centres.mT).mT @ moments[:, :few, :]
-        between = (offsets * weights[..., None]).mT @ offsets
-        spectrum = self.spectrum.expand(self.classes, -1)
-        within = positive(moments - between, spectrum, 0.02)
-        factors = torch.linalg.cholesky(within)[:, None]
-        assert factors.shape[-1] == width
-        return GaussianMixture(
-            means=self.means.contiguous(),
-            basis=self.basis.float().contiguous(),
-            weights=weights.float(),
-            offsets=offsets.float().contiguous(),
-            factors=factors.float().contiguous(),
-            residual=self.residual.float(),
-        )
 
 
 def _radius(typical: float, largest: float) -> float:
     """A radius to clip to: a little more than a typical length, and never senseless when noise drowned it."""
     return min(max(1.05 * typical, 0.02 * largest), largest)
-
-
-def _smoothed2(matrix: Tensor, window: int) -> Tensor:
-    return smoothed(smoothed(matrix, window).T, window).T

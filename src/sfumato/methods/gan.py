@@ -21,10 +21,10 @@ from torch.nn import functional
 from sfumato.data import Batch, Schema
 from sfumato.errors import BadInput
 from sfumato.generators.gan import ImageCritic, ImageGenerator, move_average
-from sfumato.methods.base import Synthesizer, Workspace
+from sfumato.methods.base import Workspace
 from sfumato.methods.counting import count, with_counts
 from sfumato.methods.descent import TrainingState, descend
-from sfumato.methods.merf import apportion
+from sfumato.methods.images import ImageSynthesizer
 from sfumato.methods.registry import register
 from sfumato.privacy import Charge, GradientSum, Plan, PrivateData, enforced_gradient_bound, records
 
@@ -39,7 +39,7 @@ _BETAS = (0.5, 0.9)
     kinds=("images",),
     summary="A conditional adversarial network; its critic is trained with clipped, noisy gradients.",
 )
-class Gan(Synthesizer):
+class Gan(ImageSynthesizer):
     """DP-CGAN with labels, DP-GAN without.
 
     **Guarantee**: two charges, composed and calibrated jointly: noisy class counts (bound 1), and `steps` Poisson-sampled sums of
@@ -143,28 +143,6 @@ class Gan(Synthesizer):
         random: torch.Generator,
     ) -> None:
         """What is done on public data before the first paid step: here nothing."""
-
-    def _sample(self, n: int, generator: torch.Generator) -> tuple[Tensor, Tensor | None]:
-        labels = apportion(self.shares_, n, generator)
-        images = torch.empty(n, *self.schema_.shape, dtype=torch.uint8)
-        for at in torch.arange(n).split(1000):
-            with torch.no_grad():
-                pixels = self.generator_(labels[at], generator)
-            pixels += torch.randn(pixels.shape, generator=generator) * self.grain
-            images[at] = (pixels.clamp(0, 1) * 255).round().to(torch.uint8)
-        return images, labels if self.schema_.labelled else None
-
-    def _state(self) -> dict[str, Tensor]:
-        network = {f"network.{name}": value for name, value in self.generator_.state_dict().items()}
-        return {**network, "shares": self.shares_}
-
-    def _restore(self, state: dict[str, Tensor]) -> None:
-        self.shares_ = state["shares"]
-        self.generator_ = self._generator(self.schema_)
-        prefix = "network."
-        self.generator_.load_state_dict(
-            {n.removeprefix(prefix): t for n, t in state.items() if n.startswith(prefix)}
-        )
 
     def _generator(self, schema: Schema) -> ImageGenerator:
         with torch.random.fork_rng(devices=[]):

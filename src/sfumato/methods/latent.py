@@ -27,9 +27,9 @@ _PREFIX = "codec."
 
 
 class LatentSynthesizer(Synthesizer):
-    """A method with a setting `codec`."""
+    """A method with a setting `codec`; None, where a method allows it, stands for none."""
 
-    codec: str
+    codec: str | None
     codec_: Codec
     _loaded_facts: Facts | None = None
 
@@ -37,11 +37,16 @@ class LatentSynthesizer(Synthesizer):
         """For a plan: read from the codec's header, or from the run that this was loaded from."""
         if self._loaded_facts is not None and self._loaded_facts.shape == schema.shape:
             return self._loaded_facts
-        return codec_facts(self.codec, schema)
+        return codec_facts(self._named(), schema)
+
+    def _named(self) -> str:
+        assert self.codec is not None
+        return self.codec
 
     def _open_codec(self, schema: Schema, workspace: Workspace) -> Codec:
         """The codec, ready to encode; what it is made of goes into the log."""
-        codec = get_codec(self.codec, schema, public=workspace.public)
+        codec = get_codec(self._named(), schema, public=workspace.public)
+        workspace.check_unseen(f"The codec {self.codec}", codec.card.trained_on)
         workspace.log({"event": "codec", "codec": self.codec, "card": codec.card.to_json()})
         if workspace.public is not None and not codec.card.saw(workspace.public.name):
             workspace.progress.note(
@@ -58,6 +63,11 @@ class LatentSynthesizer(Synthesizer):
         )
 
     def _load_from(self, run: RunFolder) -> None:
+        if self.codec is not None:
+            self._load_facts(run)
+        super()._load_from(run)
+
+    def _load_facts(self, run: RunFolder) -> None:
         # The statement is worked out again from the plan, and the plan wants the codec's facts: they are in the run.
         run.check()
         try:
@@ -70,4 +80,3 @@ class LatentSynthesizer(Synthesizer):
                 f"The run in {run.path} holds no codec; restore it from a copy."
             ) from error
         self._loaded_facts = facts_of_header(header)
-        super()._load_from(run)

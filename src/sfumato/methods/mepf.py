@@ -32,6 +32,7 @@ from sfumato.features.perceptual import (
     public_centre,
     public_rows,
     random_basis,
+    trained_on,
     weighed_axes,
 )
 from sfumato.generators import ConvGenerator, Training, train
@@ -39,14 +40,21 @@ from sfumato.generators.resnet import ResNetGenerator
 from sfumato.methods.base import Workspace
 from sfumato.methods.matching import Matched
 from sfumato.methods.perceptual_matching import FINAL_SEED, LOSSES, Part, PerceptualMatching
+from sfumato.methods.private_encoder import (
+    PRIVATE,
+    extractor,
+    extractor_encoder,
+    private_charge,
+    train_extractor,
+)
 from sfumato.methods.registry import register
-from sfumato.privacy import Plan, PrivateData, charge_of
+from sfumato.privacy import Charge, Plan, PrivateData, charge_of
 
 _LABEL, _SHARED, _STOPPING = "perceptual embedding", "shared layers", "early stopping"
 _PUBLIC_RECORDS = 2000  # for a centre and a radius; a basis takes at least twice its size
 _FINAL_RECORDS = 1000
 _METRIC_RECORDS = 1500
-_WHOLE = ("latent", "hidden", "width", "directions", "steps", "batch")
+_WHOLE = ("latent", "hidden", "width", "directions", "steps", "batch", "encoder_steps")
 _WHOLE_OR_AUTO = ("size", "pool", "projection")
 
 
@@ -63,19 +71,24 @@ class Mepf(Matched):
 
     **Guarantee**: one release of Σ [φ₁(x), w φ₂(x), 0.1] filed by class, where ‖φ₁‖ = ‖φ₂‖ = 1 because each is divided by its own
     norm, hence bound √(1 + w² + 0.01); with `shared` a second release of the same kind, not filed by class; with `stop` one
-    more at ten times the noise multiplier. All are calibrated jointly. Activations after a ReLU are never negative, so under
-    replace-one the sensitivity is √2 times the bound, not twice. Everything after the releases is post-processing. The network
-    must not have been trained on the private data.
+    more at ten times the noise multiplier; with `encoder="private"`, before them, the noisy gradient steps of its training. All
+    are calibrated jointly. Activations after a ReLU are never negative, so under replace-one the sensitivity is √2 times the
+    bound, not twice. Everything after the releases is post-processing. A public network must not have been trained on the
+    private data.
 
-    Differs from the paper: counts ride in the release; √2 under replacement; the loss leaves out the self-pairs of a batch
-    (`loss="mmd"`; `loss="moving-average"` is the paper's); layers may be averaged over places, weighed alike (`balance`), centred
-    on a public mean and clipped to a public radius (`centre`), projected onto a public or random basis (`projection`), or, for
-    low layers, shared by all classes (`shared`); the encoder may be wavelet scattering, which needs no public data; sampled
-    pixels get grain.
+    Differs from the paper: counts ride in the release; √2 under replacement; distances are measured with rare directions of the
+    features stretched (`weigh`), at a running mean of the generator's embedding (`loss="averaged"`; `"mmd"` leaves out the
+    self-pairs of a batch, `"moving-average"` is the paper's); the conv generator learns grain of its own (`texture`); layers may
+    be averaged over places, weighed alike (`balance`), centred on a public mean and clipped to a public radius (`centre`),
+    projected onto a public or random basis (`projection`), or, for low layers, shared by all classes (`shared`); the encoder
+    may be wavelet scattering, which needs no public data; sampled pixels get grain.
     """
 
     HELP = {
-        "encoder": "The public network, the file of a pretrained extractor, or scattering, which needs no public data.",
+        "encoder": "A public network, a pretrained extractor's file, scattering (no public data), or private (by DP-SGD).",
+        "encoder_budget": "Share of the squared noise budget for training a private encoder.",
+        "encoder_rate": "Chance of each record to be in a step of a private encoder's training.",
+        "encoder_steps": "Steps of a private encoder's training.",
         "taps": "Layers of the encoder, such as relu1_2,relu2_2; auto: all that come after a ReLU.",
         "shared": "Layers that are released once for all classes together; none: all layers are filed by class.",
         "shared_budget": "Share of the squared noise budget that the shared layers take.",
@@ -111,6 +124,9 @@ class Mepf(Matched):
     }
     RELEASED_BY = (
         "encoder",
+        "encoder_budget",
+        "encoder_rate",
+        "encoder_steps",
         "taps",
         "shared",
         "shared_budget",
@@ -133,6 +149,9 @@ class Mepf(Matched):
         self,
         *,
         encoder: str = "scattering",
+        encoder_budget: float = 0.3,
+        encoder_rate: float = 0.02,
+        encoder_steps: int = 300,
         taps: str | None = None,
         shared: str | None = None,
         shared_budget: float = 0.2,
@@ -161,12 +180,15 @@ class Mepf(Matched):
         steps: int = 2_000,
         batch: int = 100,
         learning_rate: float = 3e-3,
-        grain: float = 0.05,
+        grain: float = 0.08,
         device: str = "cpu",
         training_seed: int | None = None,
         seed: int = 0,
     ) -> None:
         self.encoder = encoder
+        self.encoder_budget = encoder_budget
+        self.encoder_rate = encoder_rate
+        self.encoder_steps = encoder_steps
         self.taps = taps
         self.shared = shared
         self.shared_budget = shared_budget
@@ -204,10 +226,26 @@ class Mepf(Matched):
 
     def plan(self, schema: Schema, noise_multiplier: float) -> Plan:
         self._check(schema)
-        return tuple(
+        releases = (
             charge_of(counted, noise_multiplier * factor, label=label)
             for label, counted, factor in self._outline(schema)
         )
+        return (*self._encoder_charge(schema, noise_multiplier), *releases)
+
+    def _reads_while_training(self) -> bool:
+        return self.encoder == PRIVATE
+
+    def _encoder_charge(self, schema: Schema, noise_multiplier: float) -> tuple[Charge, ...]:
+        if self.encoder != PRIVATE:
+            return ()
+        charge = private_charge(
+            schema,
+            noise_multiplier,
+            share=self.encoder_budget,
+            rate=self.encoder_rate,
+            steps=self.encoder_steps,
+        )
+        return (charge,)
 
     def _outline(self, schema: Schema) -> list[tuple[str, CountedByClass, float]]:
         """Label, map in outline and noise factor of every release."""
@@ -220,8 +258,9 @@ class Mepf(Matched):
                 (_LABEL, every, schema.n_classes, 1 / math.sqrt(1 - self.shared_budget)),
                 (_SHARED, shared, 0, 1 / math.sqrt(self.shared_budget)),
             ]
+        rest = 1.0 - (self.encoder_budget if self.encoder == PRIVATE else 0.0)
         found = [
-            (label, CountedByClass(self._facts(widths, chosen), classes), factor)
+            (label, CountedByClass(self._facts(widths, chosen), classes), factor / math.sqrt(rest))
             for label, chosen, classes, factor in parts
         ]
         if self.stop:
@@ -254,7 +293,7 @@ class Mepf(Matched):
         own = encoder == self.encoder
         return _widths(
             encoder,
-            schema.shape,
+            schema,
             taps,
             self.size if own else None,
             self.pool if own else None,
@@ -281,8 +320,7 @@ class Mepf(Matched):
             raise BadInput(
                 "mepf's centre and basis=public are made from public data; give some with --public (in Python: public=)."
             )
-        encoder = self._make_encoder(schema, self.encoder, self._all_taps(), workspace)
-        encoder.to(device)
+        encoder = self._own_encoder(data, noise_multiplier, workspace).to(device)
         outline = {label: (counted, factor) for label, counted, factor in self._outline(schema)}
         shared = _names(self.shared) or ()
         classed = tuple(tap for tap in encoder.taps if tap not in shared)
@@ -354,12 +392,23 @@ class Mepf(Matched):
     def _public_basis(self) -> bool:
         return self.projection is not None and self.basis == "public"
 
+    def _own_encoder(
+        self, data: PrivateData, noise_multiplier: float, workspace: Workspace
+    ) -> Encoder:
+        taps = self._all_taps()
+        for charge in self._encoder_charge(data.schema, noise_multiplier):
+            network = train_extractor(data, charge, workspace, seed=self.seed)
+            workspace.log({"event": "release", "label": charge.label})
+            return extractor_encoder(
+                network, data.schema.shape, taps=taps, pool=self.pool, anchor=self.anchor
+            )
+        return self._make_encoder(data.schema, self.encoder, taps, workspace)
+
     def _make_encoder(
         self, schema: Schema, name: str, taps: tuple[str, ...] | None, workspace: Workspace
     ) -> Encoder:
-        # The seam for a private encoder (thesis, app. F): a network trained by DP-SGD on the same rows would be made here, its
-        # charge first in the plan, and everything below would stay as it is.
         own = name == self.encoder
+        workspace.check_unseen(f"The network {name}", trained_on(name))
         return make_encoder(
             name,
             schema.shape,
@@ -445,8 +494,11 @@ class Mepf(Matched):
                 raise self._bad(name, "between 0 and 1")
         if not 0 <= self.memory < 1:
             raise self._bad("memory", "at least 0 and below 1")
-        if not 0 < self.shared_budget < 1:
-            raise self._bad("shared_budget", "between 0 and 1")
+        for name in ("shared_budget", "encoder_budget"):
+            if not 0 < getattr(self, name) < 1:
+                raise self._bad(name, "between 0 and 1")
+        if not 0 < self.encoder_rate <= 1:
+            raise self._bad("encoder_rate", "above 0 and at most 1")
         for name, known in (
             ("network", ("auto", "conv", "resnet")),
             ("loss", LOSSES),
@@ -455,10 +507,10 @@ class Mepf(Matched):
         ):
             if getattr(self, name) not in known:
                 raise self._bad(name, f"one of {', '.join(known)}")
-        if self.encoder == "private":
-            raise BadInput(
-                "mepf cannot train an encoder on private data yet; take encoder=scattering, which needs no public data."
-            )
+        if self.encoder == PRIVATE and self.size is not None:
+            raise BadInput("A private encoder takes images as they are; leave mepf's size out.")
+        if self.stop_encoder == PRIVATE:
+            raise self._bad("stop_encoder", "a public network or scattering")
         if self.stop_encoder is not None and not self.stop:
             raise BadInput("mepf's stop_encoder goes with stop=true; set that or leave it out.")
         shared, classed = _names(self.shared), _names(self.taps)
@@ -482,16 +534,20 @@ def _names(text: str | None) -> tuple[str, ...] | None:
 @lru_cache(maxsize=64)
 def _widths(
     encoder: str,
-    shape: tuple[int, ...],
+    schema: Schema,
     taps: tuple[str, ...] | None,
     size: int | None,
     pool: int | None,
     anchor: bool,
 ) -> dict[str, tuple[int, bool]]:
     """Each layer's width and whether it is never negative: public facts of the network, found without its weights."""
-    made = make_encoder(
-        encoder, shape, layers=taps, size=size, pool=pool, anchor=anchor, weights=False
-    )
+    if encoder == PRIVATE:
+        network = extractor(schema)
+        made = extractor_encoder(network, schema.shape, taps=taps, pool=pool, anchor=anchor)
+    else:
+        made = make_encoder(
+            encoder, schema.shape, layers=taps, size=size, pool=pool, anchor=anchor, weights=False
+        )
     return {
         tap: (width, made.non_negative) for tap, width in zip(made.taps, made.widths, strict=True)
     }

@@ -114,9 +114,9 @@ class PerceptualMatching(nn.Module):
         raw = self._encoder[0](self.generator(self.labels, generator))
         total = self.shares.new_zeros(())
         for index, part in enumerate(self.parts):
-            rows, target = part.seen(part.phi.of_taps(raw)), getattr(self, f"target{index}")
+            rows, target = part.phi.of_taps(raw), getattr(self, f"target{index}")
             if self.loss == "mmd":
-                total = total + self._distance(rows, self.per_class, part, target)
+                total = total + self._distance(part.seen(rows), self.per_class, part, target)
             elif self.loss == "averaged":
                 total = total + self._at_running_mean(rows, part, target, index, step)
             else:
@@ -124,12 +124,14 @@ class PerceptualMatching(nn.Module):
         return total
 
     def _means(self, rows: Tensor, part: Part) -> tuple[Tensor, Tensor]:
-        """The batch's embedding as the release has it, and the weight of each of its rows."""
-        sums, _ = by_class(rows, self.classes)
-        means = self.shares[:, None] * sums / self.per_class
+        """The batch's embedding as the release has it, in the metric, and the weight of each of its rows.
+
+        Means first, metric second: the two commute, and there are few means.
+        """
+        means = rows.view(self.classes, self.per_class, -1).mean(dim=1) * self.shares[:, None]
         if part.pooled:
-            return means.sum(dim=0, keepdim=True), self.shares.new_ones(1, 1)
-        return means, self.emphasis[:, None]
+            return part.seen(means.sum(dim=0, keepdim=True)), self.shares.new_ones(1, 1)
+        return part.seen(means), self.emphasis[:, None]
 
     def _at_running_mean(
         self, rows: Tensor, part: Part, target: Tensor, index: int, step: int
@@ -167,7 +169,7 @@ class PerceptualMatching(nn.Module):
         """The loss of dos Santos et al. (2019): a free vector follows the difference of means by Adam."""
         means, weights = self._means(rows, part)
         # In units of a typical entry, so that one learning rate serves all numbers of features and classes.
-        unit = len(means) * math.sqrt(rows.shape[1])
+        unit = len(means) * math.sqrt(means.shape[1])
         gap = (target - means) * unit
         average, first, second = (
             getattr(self, f"{name}{index}") for name in ("average", "first", "second")

@@ -15,7 +15,6 @@ records is one matrix product. Private: the records, in step 2 only.
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
@@ -25,6 +24,7 @@ import torch
 from torch import Tensor
 
 from sfumato.data import Batch, Schema
+from sfumato.features.remembered import Remembered
 from sfumato.features.scattering import Scattering
 from sfumato.privacy import Charge, OuterMap, PrivateData, Step, balanced, enforced_bound
 
@@ -39,7 +39,6 @@ _RATE, _MOMENTUM = 4.0, 0.9
 # Noise of a step ÷ number of records up to which the rate is as it stands; above, steps shorten in proportion.
 _QUIET = 1e-3
 _PIECE = 2000
-_MEMORY = 2**30  # bytes of portraits kept while the steps go over the same records
 
 Draw = Callable[[Tensor, torch.Generator], Tensor]  # labels → records
 
@@ -132,25 +131,6 @@ class Gradients(OuterMap):
         return balanced(torch.where(labels[:, None] >= 0, errors, 0.0), rows)
 
 
-class _Remembered:
-    """Portraits of the private records, kept while the steps go over the same batches, by the batches' own content."""
-
-    def __init__(self, portrait: Callable[[Batch], Tensor]) -> None:
-        self._portrait = portrait
-        self._kept: dict[bytes, Tensor] = {}
-        self._room = _MEMORY
-
-    def __call__(self, batch: Batch) -> Tensor:
-        key = hashlib.blake2b(batch.values.numpy().tobytes(), digest_size=16).digest()
-        rows = self._kept.get(key)
-        if rows is None:
-            rows = self._portrait(batch)
-            self._room -= rows.numel() * rows.element_size()
-            if self._room > 0:
-                self._kept[key] = rows
-        return rows
-
-
 @dataclass(frozen=True)
 class Selection:
     """Scores candidates by log p(real, y | portrait) and keeps the best."""
@@ -167,13 +147,17 @@ class Selection:
         shares: Tensor,
         size: float,
         draw: Draw,
+        seen: Callable[[Batch], Tensor],
         seed: int,
         on_step: Callable[[Step], None],
     ) -> Selection:
-        """The classifier of real and drawn; `size` is the public or released number of records."""
+        """The classifier of real and drawn; `size` is the public or released number of records.
+
+        `seen` gives the pixels of real records, less what no draw can have: else that alone would tell the two apart.
+        """
         schema, random = data.schema, torch.Generator().manual_seed(seed)
         portraits, drawn, codes = Portraits.by(schema, shares, draw, random)
-        remembered = _Remembered(lambda batch: portraits(schema, batch.pixels()))
+        remembered = Remembered(lambda batch: portraits(schema, seen(batch)))
         phi = Gradients.shaped(schema, remembered)
         charge = charge_for(schema, noise_multiplier)
         steps = data.poisson_steps(

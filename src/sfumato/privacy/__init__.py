@@ -12,6 +12,7 @@ from sfumato.privacy.bounding import (
 )
 from sfumato.privacy.budget import Budget, Neighbours
 from sfumato.privacy.gradients import GradientSum, enforced_gradient_bound, records
+from sfumato.privacy.groups import GroupSum, ShardStates, ShardSum, enforced_group_bound
 from sfumato.privacy.ledger import Ledger
 from sfumato.privacy.release import Release, ReleaseStore
 from sfumato.privacy.statement import PrivacyStatement
@@ -23,6 +24,7 @@ __all__ = [
     "Charge",
     "FeatureMap",
     "GradientSum",
+    "GroupSum",
     "Ledger",
     "Neighbours",
     "OuterMap",
@@ -34,12 +36,15 @@ __all__ = [
     "RecordMap",
     "Release",
     "ReleaseStore",
+    "ShardStates",
+    "ShardSum",
     "Step",
     "balanced",
     "calibrate",
     "charge_of",
     "enforced_bound",
     "enforced_gradient_bound",
+    "enforced_group_bound",
     "epsilon_of",
     "records",
 ]

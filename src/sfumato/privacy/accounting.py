@@ -3,7 +3,8 @@
 A `Charge` describes one mechanism as frozen data: `steps` Gaussian sums, each over a Poisson sample of `rate`, whose
 noise has standard deviation `noise_multiplier · bound`. One convention everywhere: the noise multiplier is the noise
 divided by the *bound of one record's contribution*, whatever the relation. How far one record can move the sum, in units
-of the bound, is `Charge.sensitivity_ratio(neighbours)`: 1, or 2 (or √2, proved) when a record may be replaced.
+of the bound, is `Charge.sensitivity_ratio(neighbours)`: 1, or 2 (or √2, proved) when a record may be replaced, and 2 wherever
+the summands are functions of several records (`Summands`).
 
 - Rate 1: k Gaussians compose exactly into one with μ² = Σ (ratio ÷ noise multiplier)², and
   δ(ε) = Φ(μ/2 − ε/μ) − e^ε Φ(−μ/2 − ε/μ) (Balle and Wang 2018; Dong, Roth and Su 2022). No slack, microseconds.
@@ -18,9 +19,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from scipy.optimize import brentq
 from scipy.special import log_ndtr
@@ -34,10 +35,20 @@ if TYPE_CHECKING:
 # The coarsest and finest steps of the privacy loss grid: beyond them PLD is either too loose or too slow.
 _GRID_COARSEST, _GRID_FINEST = 4e-3, 2e-5
 
+# Sampled steps with less noise than this are priced as if unsampled: their losses of thousands fit no grid, and protect nobody.
+_LEAST_NOISE = 1e-2
+
+# What one summand of a noisy sum is a function of; `privacy.groups` has the sums and the proofs.
+Summands = Literal["records", "groups", "shards"]
+
 
 @dataclass(frozen=True, kw_only=True)
 class Charge:
-    """One promised mechanism: `steps` noisy sums of contributions of norm ≤ `bound`, each over a Poisson sample of `rate`."""
+    """One promised mechanism: `steps` noisy sums of contributions of norm ≤ `bound`, each over a Poisson sample of `rate`.
+
+    Contributions are those of single `records`; of `groups` that a Poisson sample of records is divided into; or of fixed
+    `shards` of the data, of which each step takes a Poisson sample.
+    """
 
     label: str
     bound: float
@@ -48,6 +59,7 @@ class Charge:
     replace_ratio: float = (
         2.0  # sensitivity under replacement ÷ bound; √2 where contributions are never negative
     )
+    summands: Summands = "records"
 
     def __post_init__(self) -> None:
         if not (self.bound > 0 and math.isfinite(self.bound)):
@@ -69,6 +81,14 @@ class Charge:
             )
         if not math.sqrt(2) - 1e-12 <= self.replace_ratio <= 2:
             raise BadInput(f"Release {self.label!r}: the replacement ratio must lie in [√2, 2].")
+        if self.summands not in get_args(Summands):
+            raise BadInput(
+                f"Release {self.label!r}: a sum is over records, groups or shards, not over {self.summands!r}."
+            )
+        if self.summands != "records" and self.replace_ratio != 2.0:
+            raise BadInput(
+                f"Release {self.label!r}: a smaller replacement ratio than 2 is proved for sums over records only."
+            )
 
     @property
     def noise_std(self) -> float:
@@ -79,7 +99,11 @@ class Charge:
 
         A smaller ratio than 2 is used at rate 1 only: two orthogonal contributions are then as far apart as two collinear
         ones of length bound/√2, but each is still `bound` away from the empty sample that Poisson sampling mixes in.
+
+        A function of several records can go from anywhere in its ball to anywhere else when one of them comes, goes or changes.
         """
+        if self.summands != "records":
+            return 2.0
         if neighbours is not Neighbours.REPLACE_ONE:
             return 1.0
         return self.replace_ratio if self.rate == 1.0 else 2.0
@@ -87,20 +111,27 @@ class Charge:
     def sensitivity(self, neighbours: Neighbours) -> float:
         return self.bound * self.sensitivity_ratio(neighbours)
 
+    @property
+    def event_multiplier(self) -> float:
+        """The noise ÷ how far a sampled unit (a record, or a shard) can be from its absence: for groups twice the bound."""
+        return self.noise_multiplier / (2.0 if self.summands == "groups" else 1.0)
+
     def event(self) -> DpEvent:
-        """The same as a dp-accounting event, in units of the bound."""
+        """The same as a dp-accounting event; for shards to be read under replace-one, whatever happens to a record."""
         import dp_accounting
 
-        event: DpEvent = dp_accounting.GaussianDpEvent(self.noise_multiplier)
+        event: DpEvent = dp_accounting.GaussianDpEvent(self.event_multiplier)
         if self.rate < 1:
             event = dp_accounting.PoissonSampledDpEvent(self.rate, event)
         return event if self.steps == 1 else dp_accounting.SelfComposedDpEvent(event, self.steps)
 
     def describe_event(self) -> str:
         """The event in one line, as the statement prints it."""
-        text = f"Gaussian(noise_multiplier={self.noise_multiplier:.6g})"
+        text = f"Gaussian(noise_multiplier={self.event_multiplier:.6g})"
         if self.rate < 1:
             text = f"PoissonSampled(rate={self.rate:.6g}, {text})"
+        if self.summands == "shards":
+            text = f"ReplaceOneShard({text})"
         return text if self.steps == 1 else f"{self.steps} × {text}"
 
     def to_json(self) -> dict[str, Any]:
@@ -112,6 +143,7 @@ class Charge:
             "steps": self.steps,
             "dimension": self.dimension,
             "replace_ratio": self.replace_ratio,
+            "summands": self.summands,
         }
 
 
@@ -158,6 +190,9 @@ def epsilon_of(
     """
     if not plan:
         return 0.0
+    if any(c.rate < 1.0 and c.noise_multiplier < _LEAST_NOISE for c in plan):
+        # An upper bound: sampling only takes away from what a step gives away. A ratio below 2 is proved at rate 1 only.
+        plan = tuple(c if c.rate == 1.0 else replace(c, rate=1.0, replace_ratio=2.0) for c in plan)
     if all(c.rate == 1.0 for c in plan):
         return epsilon_of_gaussian(_gaussian_mu(plan, neighbours), delta)
     if near is not None:
@@ -195,10 +230,13 @@ def _pld_epsilon(plan: Plan, delta: float, neighbours: Neighbours, grid: float) 
         if charge.rate < 1.0:
             total = total.compose(
                 pld.from_gaussian_mechanism(
-                    charge.noise_multiplier,
+                    charge.event_multiplier,
                     value_discretization_interval=grid,
                     sampling_prob=charge.rate,
-                    neighboring_relation=relation,
+                    # To a shard, every change of one of its records is a replacement.
+                    neighboring_relation=NeighboringRelation.REPLACE_ONE
+                    if charge.summands == "shards"
+                    else relation,
                 ).self_compose(charge.steps)
             )
     mu = _gaussian_mu(plan, neighbours)

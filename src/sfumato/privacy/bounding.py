@@ -165,7 +165,7 @@ class BoundedSum:
 
     def __init__(self, phi: FeatureMap) -> None:
         # Far outside this range squares underflow in float32, and a row longer than its bound could look like zero.
-        _check_bound(phi.bound)
+        check_bound(phi.bound)
         self.phi = phi
         self.grid = grid_of(phi.bound)
         self.shape: tuple[int, ...] = (phi.segments, phi.dim)
@@ -207,7 +207,7 @@ class BoundedSum:
             if self.phi.non_negative:
                 rows = rows.clamp(min=0)
             unfit = self._too_long(_squares(rows.T, torch.empty_like(rows.T)))
-            rows[unfit] = _clipped(rows[unfit], self.phi.bound).to(rows.dtype)
+            rows[unfit] = clipped(rows[unfit], self.phi.bound).to(rows.dtype)
             return (rows * (1 / self.grid)).round_()
 
     def _member(self, batch: Batch) -> Tensor:
@@ -238,8 +238,8 @@ class OuterSum:
     """
 
     def __init__(self, phi: OuterMap) -> None:
-        _check_bound(phi.left_bound)
-        _check_bound(phi.right_bound)
+        check_bound(phi.left_bound)
+        check_bound(phi.right_bound)
         if phi.symmetric and (phi.left != phi.right or phi.left_bound != phi.right_bound):
             raise BadInput("A symmetric product needs two equal factors; give one width and bound.")
         self.phi = phi
@@ -274,11 +274,11 @@ class OuterSum:
                 )
         # A record with a number that is not finite in either factor counts for nothing.
         fit = torch.isfinite(left).all(dim=1) & torch.isfinite(right).all(dim=1)
-        first = _clipped(torch.where(fit[:, None], left, 0.0), self.phi.left_bound)
+        first = clipped(torch.where(fit[:, None], left, 0.0), self.phi.left_bound)
         first = first.div_(self.grids[0]).round_()
         if self.phi.symmetric:
             return first, first
-        second = _clipped(torch.where(fit[:, None], right, 0.0), self.phi.right_bound)
+        second = clipped(torch.where(fit[:, None], right, 0.0), self.phi.right_bound)
         return first, second.div_(self.grids[1]).round_()
 
 
@@ -286,7 +286,7 @@ def summand_of(phi: RecordMap) -> BoundedSum | OuterSum:
     return OuterSum(phi) if isinstance(phi, OuterMap) else BoundedSum(phi)
 
 
-def _check_bound(bound: float) -> None:
+def check_bound(bound: float) -> None:
     if not _LEAST_BOUND <= bound <= 1 / _LEAST_BOUND:
         raise BadInput(
             f"The bound of a feature map must lie between {_LEAST_BOUND:g} and {1 / _LEAST_BOUND:g}, not {bound:g}; "
@@ -305,7 +305,7 @@ def _squares(piece: Tensor, scratch: Tensor) -> Tensor:
     return total
 
 
-def _clipped(rows: Tensor, bound: float) -> Tensor:
+def clipped(rows: Tensor, bound: float) -> Tensor:
     rows = rows.to(torch.float64)
     rows = torch.where(torch.isfinite(rows).all(dim=1, keepdim=True), rows, 0.0)
     # Squares of huge values overflow: divide by the largest entry first.

@@ -17,7 +17,6 @@ import fcntl
 import io
 import json
 import math
-import os
 import struct
 import zlib
 from pathlib import Path
@@ -134,6 +133,9 @@ class Journal:
 
     def _is_last(self, place: int, size: int) -> bool:
         """Whether the unreadable record at `place` reaches to the end of the file, as one that was torn does."""
+        # Not by its own word alone: its length may be what was damaged.
+        if self._whole_record_after(place):
+            return False
         self._stream.seek(place)
         head = self._stream.read(_HEAD.size)
         if len(head) < _HEAD.size or not any(head):
@@ -143,6 +145,16 @@ class Journal:
             return False
         length = math.prod(sizes[:dims]) * _TYPES[kind].itemsize
         return place + _HEAD.size + length + _CHECK.size >= size
+
+    def _whole_record_after(self, place: int) -> bool:
+        self._stream.seek(place + 1)
+        rest = self._stream.read()
+        found = rest.find(_MARK)
+        while found >= 0:
+            if _read(io.BytesIO(rest[found:])) is not None:
+                return True
+            found = rest.find(_MARK, found + 1)
+        return False
 
     def _damaged(self) -> CorruptArtifact:
         return CorruptArtifact(
@@ -167,7 +179,9 @@ def _read(stream: BinaryIO) -> tuple[int, np.ndarray] | None:
     if mark != _MARK or kind >= len(_TYPES) or dims > 4:
         return None
     length = math.prod(sizes[:dims]) * _TYPES[kind].itemsize
-    if length > os.fstat(stream.fileno()).st_size:
+    here, end = stream.tell(), stream.seek(0, io.SEEK_END)
+    stream.seek(here)
+    if length > end - here:
         return None
     content, check = stream.read(length), stream.read(_CHECK.size)
     if len(content) < length or len(check) < _CHECK.size:

@@ -7,6 +7,7 @@
   DP-SGD steps. Its limit: values are floating-point, so an observer of exact low-order bits could in theory tell
   sums apart; the generator (Philox) is a good one but not a cryptographic one.
 - `poisson_mask`: every record joins a sample on its own coin of 64 bits of OS entropy.
+- `random_parts`: every record is put into one of several parts, on its own, by OS entropy as well.
 
 No seed is taken, returned, logged or stored: whoever knows the seed subtracts the noise.
 """
@@ -79,3 +80,9 @@ def poisson_mask(count: int, rate: float) -> NDArray[np.bool_]:
         return np.ones(count, dtype=np.bool_)
     coins = np.frombuffer(os.urandom(8 * count), dtype=np.uint64)
     return coins < np.uint64(int(rate * 2.0**64))
+
+
+def random_parts(count: int, parts: int) -> NDArray[np.int64]:
+    """For each of `count` records the part, 0 … parts−1, that it falls into, independently of all others."""
+    coins = np.frombuffer(os.urandom(8 * count), dtype=np.uint64)
+    return (coins % np.uint64(parts)).astype(np.int64)

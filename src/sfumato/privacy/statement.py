@@ -22,6 +22,10 @@ _NOT_COVERED = (
     "The unit is one record: a person with k records has at most k times the ε (group privacy).",
     "Running times, memory use and other side channels of the machine are not covered.",
 )
+_UNSOUND = (
+    "This run keeps no promise: it follows a paper that leaves some of what it reads out of its account, so the ε that the paper "
+    "claims does not hold."
+)
 _SIZE_IS_PUBLIC = "The number of records is taken as public knowledge."
 
 
@@ -30,8 +34,16 @@ class PrivacyStatement:
     """(ε, δ) and the receipts behind it."""
 
     budget: Budget
-    epsilon: float  # what the releases cost, never more than the budget
+    epsilon: float  # what the releases cost, never more than the budget if all of them are counted
     charges: Plan
+    claimed: Plan | None = (
+        None  # of a variant that is not sound: the part of the charges that its paper counts
+    )
+
+    @property
+    def sound(self) -> bool:
+        """Whether the budget is kept; if not, ε is still what the releases cost, and the budget only what a paper claims."""
+        return self.claimed is None
 
     @classmethod
     def of(cls, ledger: Ledger) -> PrivacyStatement:
@@ -55,11 +67,43 @@ class PrivacyStatement:
     @property
     def not_covered(self) -> tuple[str, ...]:
         return (
+            *(() if self.sound else (_UNSOUND,)),
             *((_SIZE_IS_PUBLIC,) if self.budget.neighbours.size_is_public else ()),
             *_NOT_COVERED,
         )
 
+    def claim(self) -> dict[str, Any] | None:
+        """What a paper says of a variant that is not sound: no guarantee."""
+        if self.claimed is None:
+            return None
+        return {
+            "epsilon": epsilon_of(
+                self.claimed,
+                self.budget.delta,
+                self.budget.neighbours,
+                near=self.budget.epsilon,
+            ),
+            "counted": [c.label for c in self.claimed],
+            "not_counted": [c.label for c in self.charges if c not in self.claimed],
+        }
+
     def paragraph(self) -> str:
+        claim = self.claim()
+        return self._guarantee() if claim is None else self._warning(claim)
+
+    def _warning(self, claim: dict[str, Any]) -> str:
+        left_out = ", ".join(f"“{label}”" for label in claim["not_counted"])
+        return (
+            f"NOT SOUND: this run has no privacy guarantee worth the name. Its paper claims (ε = {_upwards(claim['epsilon'])}, "
+            f"δ = {_plain(self.budget.delta)})-differential privacy for it, and that claim is wrong: it leaves out {left_out}, "
+            "which were read from the private records as well, with next to no noise. All that was read costs up to "
+            f"ε = {_upwards(self.epsilon)} at that δ, under the relation “{self.budget.neighbours.value}” "
+            f"({self.budget.neighbours.meaning}), and such an ε protects nobody. Treat everything in this run, samples included, "
+            "as if it showed the private records; it is here to be compared with the paper. Fit without the setting that makes "
+            "it unsound for a run with a guarantee."
+        )
+
+    def _guarantee(self) -> str:
         names = ", ".join(
             f"“{c.label}”" if c.steps == 1 else f"“{c.label}” in {c.steps} steps"
             for c in self.charges
@@ -100,6 +144,7 @@ class PrivacyStatement:
                     "steps": c.steps,
                     "dimension": c.dimension,
                     "replace_ratio": c.replace_ratio,
+                    "summands": c.summands,
                     "noise": "exact discrete Gaussian (OpenDP)"
                     if c.rate == 1.0 and c.steps == 1
                     else "floating-point Gaussian seeded from OS entropy",
@@ -110,6 +155,8 @@ class PrivacyStatement:
             "epsilon_under": self.epsilon_under(),
             "not_covered": list(self.not_covered),
             "paragraph": self.paragraph(),
+            # Of sound runs nothing is added, so that their statements stay as they were.
+            **({} if self.sound else {"sound": False, "claimed": self.claim()}),
         }
 
 

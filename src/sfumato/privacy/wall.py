@@ -1,30 +1,35 @@
 """The wall. Private rows are on one side; noisy sums, paid for in advance, come out on the other.
 
 `PrivateData` holds the rows and answers two questions only: a noisy sum over all records, and a series of noisy
-sums over fresh Poisson samples. Each is charged to the ledger before a row is read. Counts, clipped fractions and
-the sizes of the samples stay inside.
+sums over fresh Poisson samples, of records, of groups of them or of fixed shards. Each is charged to the ledger before a row is
+read. Counts, clipped fractions and the sizes of the samples stay inside.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from sfumato.data import Dataset, Schema
+from sfumato.data import Batch, Dataset, Schema
 from sfumato.engines import Engine, LocalEngine
 from sfumato.errors import BadInput, PlanMismatch
 from sfumato.privacy import noise
-from sfumato.privacy.accounting import Charge
+from sfumato.privacy.accounting import Charge, Summands
 from sfumato.privacy.bounding import FeatureMap, OuterMap, RecordMap, enforced_bound, summand_of
 from sfumato.privacy.gradients import GradientSum
+from sfumato.privacy.groups import GroupSum, ShardStates, ShardSum
 from sfumato.privacy.journal import Journal
 from sfumato.privacy.ledger import Ledger
 from sfumato.privacy.release import Release, ReleaseStore
 
 OnFraction = Callable[[str, float], None]
-_SampledSum = Callable[[Charge, RecordMap | GradientSum], Tensor]
+_Summed = RecordMap | GradientSum | GroupSum | ShardSum
+_SampledSum = Callable[[Charge, int, _Summed], Tensor]
 
 
 class PrivateData:
@@ -54,6 +59,10 @@ class PrivateData:
         self.__on_fraction = on_fraction
         self.__discrete = discrete_sampler
         self.__fast = fast_sampler or noise.FastGaussian()
+        self.__parts: dict[
+            int, NDArray[np.int64]
+        ] = {}  # number of shards → the shard of each record
+        self.__states: dict[tuple[ShardStates, int], Any] = {}
         self.schema: Schema = rows.schema
 
     @property
@@ -112,11 +121,13 @@ class PrivateData:
         bound: float,
         label: str,
         dimension: int = 0,
+        summands: Summands = "records",
         start: int = 0,
     ) -> PaidSteps:
         """`steps` chances to sum over a fresh Poisson sample of `rate`; all are paid for before the first is handed out.
 
-        `bound` is the enforced bound (`enforced_bound(phi)`, `GradientSum.enforced`) of what will be summed. A run that goes on
+        `bound` is the enforced bound (`enforced_bound(phi)`, `GradientSum.enforced`) of what will be summed, and `summands` says
+        whether that is over records, over groups of the sample, or over a sample of shards (`privacy.groups`). A run that goes on
         from a checkpoint gives the number of steps behind it as `start`; with a store, steps that were answered after it are
         answered the same again, and no row is read for them.
         """
@@ -127,12 +138,21 @@ class PrivateData:
             rate=rate,
             steps=steps,
             dimension=dimension,
+            summands=summands,
         )
         self.__ledger.charge(charge)
         journal = self.__store.journal(charge) if self.__store else None
         return PaidSteps(charge, self.__sampled_sum, journal, start)
 
-    def __sampled_sum(self, charge: Charge, phi: RecordMap | GradientSum) -> Tensor:
+    def __sampled_sum(self, charge: Charge, index: int, phi: _Summed) -> Tensor:
+        if isinstance(phi, GroupSum | ShardSum):
+            total = (
+                self.__over_groups(charge, phi)
+                if isinstance(phi, GroupSum)
+                else self.__over_shards(charge, index, phi)
+            )
+            drawn = self.__fast((phi.dim,), charge.noise_std)
+            return (total.to(torch.float64) * phi.grid + torch.from_numpy(drawn)).to(torch.float32)
         mask = noise.poisson_mask(len(self.__rows), charge.rate)
         chosen = mask.nonzero()[0]
         # In pieces, so that an unlucky large sample costs time and not memory.
@@ -150,6 +170,50 @@ class PrivateData:
             total += summand(self.__rows.take(chosen[start : start + piece]))
         value = total.to(torch.float64) * summand.grid
         return value + torch.from_numpy(self.__fast(summand.shape, charge.noise_std))
+
+    def __over_groups(self, charge: Charge, phi: GroupSum) -> Tensor:
+        """Every record is in on its own coin, and falls into a group on another."""
+        chosen = noise.poisson_mask(len(self.__rows), charge.rate).nonzero()[0]
+        total = torch.zeros(phi.dim, dtype=torch.int64)
+        for _, group in self.__divided(chosen, noise.random_parts(len(chosen), phi.parts)):
+            total += phi(group)
+        return total
+
+    def __over_shards(self, charge: Charge, index: int, phi: ShardSum) -> Tensor:
+        """Every shard is drawn on its own coin; the shard of each record was drawn once, on coins of their own."""
+        if phi.parts not in self.__parts:
+            self.__parts[phi.parts] = noise.random_parts(len(self.__rows), phi.parts)
+        shard_of = self.__parts[phi.parts]
+        chosen = noise.poisson_mask(phi.parts, charge.rate)[shard_of].nonzero()[0]
+        total = torch.zeros(phi.dim, dtype=torch.int64)
+        for number, shard in self.__divided(chosen, shard_of[chosen]):
+            total += phi(shard, self.__state(phi.states, shard, number), index, number)
+        return total
+
+    def __divided(
+        self, chosen: NDArray[np.int64], part: NDArray[np.int64]
+    ) -> Iterator[tuple[int, Batch]]:
+        """The chosen records by part, without empty parts."""
+        if len(chosen) == 0:
+            return
+        rows = self.__rows.take(chosen)
+        for number in np.unique(part).tolist():
+            inside = torch.from_numpy(part == number)
+            labels = None if rows.labels is None else rows.labels[inside]
+            yield number, Batch(rows.values[inside], labels)
+
+    def __state(self, states: ShardStates, shard: Batch, number: int) -> Any:
+        """The shard's state, with all earlier ones that it sets out from made up for; these are then forgotten."""
+        missing: list[ShardStates] = []
+        known: ShardStates | None = states
+        while known is not None and (known, number) not in self.__states:
+            missing.append(known)
+            known = known.earlier
+        state = None if known is None else self.__states.pop((known, number))
+        for one in reversed(missing):
+            state = one.prepared(shard, state, number)
+        self.__states[states, number] = state
+        return state
 
     def __reporter(self, title: str) -> Callable[[float], None] | None:
         if self.__on_fraction is None:
@@ -189,11 +253,11 @@ class PaidSteps(Iterator["Step"]):
         if self._journal is not None:
             self._journal.forget(before)
 
-    def _recorded_sum(self, index: int, phi: RecordMap | GradientSum) -> Tensor:
+    def _recorded_sum(self, index: int, phi: _Summed) -> Tensor:
         journal = self._journal
         answer = journal.find(index) if journal is not None else None
         if answer is None:
-            answer = self._answer(self._charge, phi)
+            answer = self._answer(self._charge, index, phi)
             if journal is not None:
                 journal.keep(index, answer)
         return answer
@@ -203,25 +267,33 @@ class Step:
     """One paid step over one Poisson sample. It answers once; the size of its sample is never told."""
 
     def __init__(
-        self, index: int, charge: Charge, answer: Callable[[int, RecordMap | GradientSum], Tensor]
+        self, index: int, charge: Charge, answer: Callable[[int, _Summed], Tensor]
     ) -> None:
         self.index = index
         self.expected_share = charge.rate
         self._charge = charge
-        self._answer: Callable[[int, RecordMap | GradientSum], Tensor] | None = answer
+        self._answer: Callable[[int, _Summed], Tensor] | None = answer
 
     def noisy_sum(self, phi: RecordMap) -> Tensor:
         """Σ φ over this step's sample, each row clipped to φ.bound, plus Gaussian noise; (segments, dim) float64."""
-        return self._answered(phi, enforced_bound(phi))
+        return self._answered(phi, enforced_bound(phi), "records")
 
     def noisy_gradient(self, gradients: GradientSum) -> Tensor:
         """Σ of the clipped gradients of this step's sample plus Gaussian noise; (parameters,) float32, see `GradientSum.assign`.
 
         Divide it by the *expected* size of the sample: the real one is private.
         """
-        return self._answered(gradients, gradients.enforced)
+        return self._answered(gradients, gradients.enforced, "records")
 
-    def _answered(self, phi: RecordMap | GradientSum, bound: float) -> Tensor:
+    def noisy_groups(self, groups: GroupSum) -> Tensor:
+        """Σ of a clipped function of each group of this step's sample plus Gaussian noise; (dim,) float32."""
+        return self._answered(groups, groups.enforced, "groups")
+
+    def noisy_shards(self, shards: ShardSum) -> Tensor:
+        """Σ of a clipped function of each shard that this step draws plus Gaussian noise; (dim,) float32."""
+        return self._answered(shards, shards.enforced, "shards")
+
+    def _answered(self, phi: _Summed, bound: float, summands: Summands) -> Tensor:
         if self._answer is None:
             raise PlanMismatch(
                 f"Step {self.index} of {self._charge.label!r} was used already; one sum was paid for."
@@ -229,6 +301,11 @@ class Step:
         if bound > self._charge.bound:
             raise PlanMismatch(
                 f"Step {self.index} of {self._charge.label!r} was paid for with bound {self._charge.bound:g}, not {bound:g}."
+            )
+        if summands != self._charge.summands:
+            raise PlanMismatch(
+                f"Step {self.index} of {self._charge.label!r} was paid for as a sum over {self._charge.summands}, not over "
+                f"{summands}, which one record moves otherwise."
             )
         answer, self._answer = self._answer, None
         return answer(self.index, phi)

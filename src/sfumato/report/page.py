@@ -132,7 +132,7 @@ def _content(
         "method": config["method"],
         "title": info.title if info else config["method"],
         "paper": info.paper if info else "",
-        "sound": info.sound if info else True,
+        "alarm": _alarm(statement, info),
         "verdict": _verdict(statement, metrics, _makes(facts)),
         "makes": _makes(facts),
         "statement": statement,
@@ -180,8 +180,28 @@ def _content(
     }
 
 
+def _alarm(statement: dict[str, Any], info: MethodInfo | None) -> str:
+    """What is said first of a run that is not sound; nothing of one that is."""
+    if not statement.get("sound", True):
+        return (
+            "This run follows a paper that leaves some of what it reads out of its account. The ε that the paper claims is not a "
+            "guarantee; the ε below is what was really spent, and protects nobody."
+        )
+    if info is not None and not info.sound:
+        return (
+            "This method is accounted as its paper has it, which counts too little: the true ε is larger than the one printed "
+            "here."
+        )
+    return ""
+
+
 def _verdict(statement: dict[str, Any], metrics: list[dict[str, Any]], makes: str) -> str:
     what = "These synthetic records are" if makes == "records" else f"This {makes} is"
+    if not statement.get("sound", True):
+        return (
+            f"{what} not private: the paper's claim of ε = {bound(statement['claimed']['epsilon'])} does not hold, and what was "
+            f"spent comes to ε = {bound(statement['epsilon'])} (δ = {power(statement['delta'])})."
+        )
     text = (
         f"{what} (ε = {bound(statement['epsilon'])}, δ = {power(statement['delta'])})-"
         f"differentially private for {statement['unit']} of the original data"

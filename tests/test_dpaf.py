@@ -1,0 +1,494 @@
+"""DPAF: the length of normalised features, what one record can do to an aggregate, conv2's gradients, both phases, the claim."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from click.testing import CliRunner
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+from torch.nn import functional
+
+from sfumato.cli import app
+from sfumato.comparison.cells import run_cell
+from sfumato.data import Batch, Dataset, Schema
+from sfumato.errors import BadInput
+from sfumato.generators.dpaf import Discriminator, Encoder, simplified_instance_norm
+from sfumato.methods import Dpaf, Synthesizer, get_method, list_methods
+from sfumato.methods.aggregation import (
+    AggregatedFeatures,
+    FeaturesAndLabel,
+    FilterGradients,
+    compressed,
+)
+from sfumato.privacy import (
+    BoundedSum,
+    Budget,
+    Charge,
+    Ledger,
+    Neighbours,
+    PrivacyStatement,
+    enforced_bound,
+    epsilon_of,
+)
+from sfumato.report import write_report
+from sfumato.storage import read_json
+
+SHAPES = [(1, 28, 28), (3, 32, 32), (1, 8, 8), (3, 10, 6), (3, 64, 64), (1, 128, 128), (1, 4, 100)]
+TINY = {"rate": 0.5, "steps": 6, "asymmetry": 3, "batch": 12, "latent": 4, "width": 4, "maps": 4}
+TINY |= {"first_steps": 4}
+LABELLED = Schema(kind="images", shape=(1, 8, 8), classes=("a", "b"))
+BUDGET = Budget(epsilon=5.0, delta=1e-4)
+
+
+def pictures(value: int = 200, n: int = 80, *, labelled: bool = True) -> Dataset:
+    rng = np.random.default_rng(0)
+    images = rng.normal(value, 10, (n, 1, 8, 8)).clip(0, 255).astype(np.uint8)
+    labels = np.arange(n) % 2 if labelled else None
+    return Dataset.from_arrays(images, labels, classes=2 if labelled else None)
+
+
+def encoder(shape=(1, 8, 8), maps=4) -> Encoder:
+    torch.manual_seed(0)
+    return Encoder(shape, maps)
+
+
+# -- networks ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_the_parts_fit_together_for_images_of_any_size(shape):
+    network = Discriminator(shape, 3, maps=4)
+    features = network.encoder(torch.rand(2, *shape))
+    assert features.shape == (2, *network.encoder.shape)
+    assert max(features.shape[2:]) <= 8
+    assert features[0, 0].numel() >= 2  # a map of one number has no variance
+    assert network(torch.rand(2, *shape)).shape == (2, 3)
+    assert network.verdict(features, torch.tensor([0, 2])).shape == (2,)
+
+
+NUMBERS = st.one_of(st.sampled_from([0.0, 1.0, -5.0, 1e-40, 1e12]), st.floats(-1e3, 1e3, width=32))
+
+
+@given(hnp.arrays(np.float32, (2, 3, 4, 5), elements=NUMBERS))
+@settings(max_examples=80, deadline=None)
+def test_every_normalised_map_has_the_one_length_or_none(maps):
+    norms = simplified_instance_norm(torch.from_numpy(maps)).double().flatten(2).norm(dim=2)
+    whole = torch.full_like(norms, math.sqrt(20))
+    assert bool((torch.isclose(norms, whole, rtol=1e-4) | (norms == 0)).all())
+
+
+@pytest.mark.parametrize("value", [0.0, 0.3, -7.1, 1e6])
+def test_a_constant_map_becomes_zero_with_a_slope_that_is_a_number(value):
+    maps = torch.full((1, 2, 7, 7), value, requires_grad=True)
+    normal = simplified_instance_norm(maps)
+    assert bool((normal == 0).all())
+    normal.sum().backward()
+    assert bool(torch.isfinite(maps.grad).all())
+
+
+def test_normalised_maps_are_those_of_instance_normalisation():
+    maps = torch.randn(5, 3, 6, 4) * 9 + 2
+    expected = functional.instance_norm(maps, eps=0.0)
+    assert torch.allclose(simplified_instance_norm(maps), expected, atol=1e-5)
+
+
+# -- aggregation ---------------------------------------------------------------------------------------------------
+
+
+def aggregate(images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    phi = AggregatedFeatures(encoder(), LABELLED)
+    summand = BoundedSum(phi)
+    return summand(Batch(images, labels)).double() * summand.grid
+
+
+def test_no_record_moves_an_aggregate_by_more_than_its_bound_and_some_by_just_that():
+    phi = AggregatedFeatures(encoder(), LABELLED)
+    assert phi.bound == pytest.approx(math.sqrt(4) * 4)  # √m · p: four maps of 4 × 4
+    source = torch.Generator().manual_seed(0)
+    farthest = {"removed": 0.0, "replaced": 0.0}
+    edges = torch.stack([torch.zeros(8, 8), torch.ones(8, 8), torch.eye(8)])[:, None]
+    for trial in range(60):
+        images = torch.rand(6, 1, 8, 8, generator=source)
+        images = images.round() if trial % 2 else images
+        images[trial % 6] = edges[trial % 3]
+        labels = torch.randint(2, (6,), generator=source)
+        total = aggregate(images, labels)
+        out = float((total - aggregate(images[1:], labels[1:])).norm())
+        other, label = images.clone(), labels.clone()
+        other[0], label[0] = 1 - images[0], 1 - labels[0]
+        swapped = float((total - aggregate(other, label)).norm())
+        farthest["removed"] = max(farthest["removed"], out)
+        farthest["replaced"] = max(farthest["replaced"], swapped)
+    assert farthest["removed"] <= enforced_bound(phi)
+    assert farthest["removed"] > 0.999 * phi.bound
+    assert farthest["replaced"] <= 2 * enforced_bound(phi)
+    assert farthest["replaced"] > 1.3 * phi.bound  # so removal's bound would not do
+
+
+def test_records_search_for_the_worst_replacement_in_vain():
+    """Gradient ascent on one record's distance from another: the features part as far as they can, and the bound holds."""
+    net = encoder()
+    first = torch.rand(1, 1, 8, 8, generator=torch.Generator().manual_seed(1))
+    pixels = torch.zeros(1, 1, 8, 8, requires_grad=True)
+    optimiser = torch.optim.Adam([pixels], lr=0.1)
+    for _ in range(40):
+        optimiser.zero_grad()
+        distance = (net(first) - net(torch.sigmoid(pixels))).norm()
+        (-distance).backward()
+        optimiser.step()
+    bound = AggregatedFeatures(net, LABELLED).bound
+    assert 1.3 * bound < float(distance.detach()) <= 2 * bound * (1 + 1e-5)
+
+
+def test_features_are_filed_by_class_and_unknown_labels_dropped():
+    images = torch.rand(3, 1, 8, 8)
+    total = aggregate(images, torch.tensor([1, -1, 1]))
+    assert bool((total[0] == 0).all())
+    expected = encoder()(images[[0, 2]]).flatten(1).sum(dim=0).double()
+    assert torch.allclose(total[1], expected, atol=1e-3)
+
+
+def test_the_published_aggregate_carries_the_labels():
+    phi = FeaturesAndLabel(encoder(), LABELLED)
+    rows = phi(Batch(torch.rand(3, 1, 8, 8), torch.tensor([1, 0, -1])))
+    assert rows[:, -2:].tolist() == [[0, 1], [1, 0], [0, 0]]
+    assert float(rows.norm(dim=1).max()) <= phi.bound * (1 + 1e-6)
+
+
+# -- conv2 ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shape", [(1, 8, 8), (3, 10, 6), (1, 28, 28)])
+def test_a_records_conv2_gradient_is_autograds(shape):
+    net = encoder(shape)
+    images, labels = torch.rand(5, *shape), torch.tensor([0, 1, 1, 0, 1])
+    slopes = torch.randn(2, *net.shape)
+    found = FilterGradients(net, slopes, bound=1.0, keep=1.0).gradients(images, labels)
+    for i in range(5):
+        loss = (net(images[i : i + 1]) * slopes[labels[i]]).sum()
+        grads = torch.autograd.grad(loss, list(net.conv2.parameters()))
+        expected = torch.cat([g.flatten() for g in grads])
+        assert torch.allclose(found[i], expected, atol=1e-4, rtol=1e-3)
+
+
+def test_conv2_gradients_add_up_to_that_of_the_loss_at_the_average():
+    net, images = encoder(), torch.rand(6, 1, 8, 8)
+    average = net(images).mean(dim=0, keepdim=True)
+    loss = average.square().sum() + average.sum()
+    (slope,) = torch.autograd.grad(loss, average, retain_graph=True)
+    whole = torch.cat([g.flatten() for g in torch.autograd.grad(loss, [*net.conv2.parameters()])])
+    rows = FilterGradients(net, slope, bound=1.0, keep=1.0).gradients(images, None)
+    assert torch.allclose(rows.mean(dim=0), whole, atol=1e-4)
+
+
+def test_compression_keeps_the_largest_entries_as_they_are():
+    rows = torch.randn(4, 50)
+    kept = compressed(rows, 0.9)
+    assert (kept != 0).sum(dim=1).tolist() == [45] * 4
+    for before, after in zip(rows, kept, strict=True):
+        gone = before[after == 0].abs()
+        assert float(gone.max()) <= float(after[after != 0].abs().min())
+        assert torch.equal(after[after != 0], before[after != 0])
+    assert torch.equal(compressed(rows, 1.0), rows)
+    assert torch.equal(compressed(torch.ones(2, 10), 0.5), torch.ones(2, 10))
+
+
+def test_conv2_gradients_are_compressed_and_then_clipped():
+    net, images = encoder(), torch.rand(5, 1, 8, 8)
+    labels = torch.tensor([0, 1, 0, -1, 1])
+    slopes = torch.randn(2, *net.shape)
+    plain = FilterGradients(net, slopes, bound=1.0, keep=1.0).gradients(images, labels)
+    unit = float(plain.norm(dim=1).median())
+    rows = FilterGradients(net, slopes, bound=0.5, keep=0.9, unit=unit)(Batch(images, labels))
+    expected = compressed(plain, 0.9) / unit
+    expected *= (0.5 / expected.norm(dim=1, keepdim=True)).clamp(max=1)
+    expected[3] = 0  # no known class
+    assert torch.allclose(rows, expected, atol=1e-5)
+    assert float(rows.norm(dim=1).max()) <= 0.5 * (1 + 1e-5)
+
+
+def test_rows_depend_on_no_other_record():
+    net = encoder()
+    images, labels = torch.rand(4, 1, 8, 8), torch.tensor([0, 1, 0, 1])
+    others = images.clone()
+    others[1:] = math.nan
+    for phi in (
+        FilterGradients(net, torch.randn(2, *net.shape), bound=1.0, keep=0.9),
+        AggregatedFeatures(net, LABELLED),
+        FeaturesAndLabel(net, LABELLED),
+    ):
+        whole = phi(Batch(images, labels))[0]
+        assert torch.allclose(whole, phi(Batch(images[:1], labels[:1]))[0], atol=1e-5)
+        assert torch.equal(whole, phi(Batch(others, labels))[0])
+
+
+# -- the plan ------------------------------------------------------------------------------------------------------
+
+
+def test_all_mechanisms_are_calibrated_together():
+    neighbours = Neighbours.REPLACE_ONE
+    budget = Budget(epsilon=3.0, delta=1e-5, neighbours=neighbours)
+    method = Dpaf(first_phase="dp-sgd", rate=0.05, steps=80, first_steps=20)
+    schema = Schema(kind="images", shape=(1, 28, 28), classes=("a", "b"))
+    noise, promised = method.promise(schema, budget)
+    assert 2.99 < promised.epsilon <= 3.0
+    assert promised.charges == method.plan(schema, noise)
+    alone = [epsilon_of((c,), 1e-5, neighbours) for c in promised.charges]
+    assert max(alone) < 3.0 < sum(alone)  # composed: cheaper than adding ε's
+    labels = [c.label for c in promised.charges]
+    assert labels == [
+        "class counts",
+        "classifier gradients",
+        "conv2 gradients",
+        "aggregated features",
+    ]
+    assert [c.steps for c in promised.charges] == [1, 20, 10, 80]
+    assert promised.charges[2].rate == pytest.approx(0.4)
+
+
+def test_shares_of_the_budget_are_shares_of_the_squared_noise():
+    schema = Schema(kind="images", shape=(1, 28, 28), classes=("a", "b"))
+    method = Dpaf(first_phase="dp-sgd", first_share=0.1, filter_share=0.3)
+    charges = method.plan(schema, 7.0)[1:]
+    spent = [c.steps * (c.rate / c.noise_multiplier) ** 2 for c in charges]
+    assert [s / sum(spent) for s in spent] == pytest.approx([0.1, 0.3, 0.6])
+
+
+def test_without_labels_or_by_choice_there_is_no_first_phase():
+    unlabelled = Schema(kind="images", shape=(1, 8, 8))
+    assert len(Dpaf(**TINY, first_phase="dp-sgd").plan(unlabelled, 1.0)) == 3
+    assert len(Dpaf(**TINY, first_phase="random").plan(LABELLED, 1.0)) == 3
+    assert len(Dpaf(**TINY, first_phase="dp-sgd").plan(LABELLED, 1.0)) == 4
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"asymmetry": 0},
+        {"asymmetry": 7},
+        {"first_phase": "sgd"},
+        {"first_steps": 0},
+        {"first_share": 0.0},
+        {"filter_share": 0.95},
+        {"keep": 0.0},
+        {"keep": 1.1},
+        {"maps": 2.5},
+        {"rate": 0.0},
+        {"clip": -1.0},
+    ],
+)
+def test_senseless_settings_are_refused(bad):
+    with pytest.raises(BadInput, match=next(iter(bad))):
+        Dpaf(**{**TINY, **bad}).plan(LABELLED, 1.0)
+
+
+def test_images_without_labels_have_no_published_first_phase():
+    with pytest.raises(BadInput, match="paper_variant"):
+        Dpaf(**TINY, paper_variant=True).plan(Schema(kind="images", shape=(1, 8, 8)), 1.0)
+
+
+# -- the fit -------------------------------------------------------------------------------------------------------
+
+
+def spied(monkeypatch) -> list[Discriminator]:
+    made: list[Discriminator] = []
+    plain = Dpaf._discriminator
+
+    def keep(self, schema):
+        made.append(plain(self, schema))
+        return made[-1]
+
+    monkeypatch.setattr(Dpaf, "_discriminator", keep)
+    return made
+
+
+@pytest.mark.parametrize("first_phase", ["random", "dp-sgd"])
+def test_conv1_is_frozen_in_the_second_phase_and_conv2_is_not(first_phase, monkeypatch):
+    made = spied(monkeypatch)
+    method = Dpaf(**TINY, first_phase=first_phase)
+    method.fit(pictures(), BUDGET)
+    fresh = method._discriminator(LABELLED)
+    trained = [n for n in made[:-1] if not same(n.head, fresh.head)]
+    second = trained[-1]
+    # Of the two networks that were trained, the classifier came first and left its conv1.
+    first = trained[0] if first_phase == "dp-sgd" else fresh
+    assert len(trained) == (2 if first_phase == "dp-sgd" else 1)
+    assert same(second.encoder.conv1, first.encoder.conv1)
+    assert same(second.encoder.conv1, fresh.encoder.conv1) == (first_phase == "random")
+    assert not same(second.encoder.conv2, fresh.encoder.conv2)
+    assert not same(second.encoder.conv2, first.encoder.conv2)
+
+
+def same(first: torch.nn.Module, second: torch.nn.Module) -> bool:
+    pairs = zip(first.parameters(), second.parameters(), strict=True)
+    return all(torch.equal(a, b) for a, b in pairs)
+
+
+@pytest.mark.parametrize("labelled", [True, False])
+def test_with_a_generous_budget_samples_get_the_structure_of_the_records(labelled):
+    """Left half dark, right half bright: SIN hides the brightness of a map, and shows where it is."""
+    pixels = np.zeros((200, 1, 8, 8), dtype=np.uint8)
+    pixels[..., 4:] = 230
+    noise = np.random.default_rng(0).integers(0, 25, pixels.shape, dtype=np.uint8)
+    labels = np.arange(200) % 2 if labelled else None
+    data = Dataset.from_arrays(pixels + noise, labels, classes=2 if labelled else None)
+    changes = {"steps": 60, "batch": 24, "decay": 0.8}
+    method = Dpaf(**{**TINY, **changes}, learning_rate=0.01, critic_rate=0.01)
+    images = method.fit(data, Budget(epsilon=500.0, delta=1e-4)).sample(60).images / 255
+    assert images[..., 4:].mean() - images[..., :4].mean() > 0.3
+
+
+class Stop(Exception):
+    pass
+
+
+@pytest.mark.parametrize("variant", [{"first_phase": "dp-sgd"}, {"paper_variant": True}])
+@pytest.mark.parametrize("reads", [2, 9])
+def test_a_torn_fit_goes_on_and_reads_only_what_was_not_answered(variant, reads, tmp_path):
+    class Torn(Dataset):
+        left = reads
+
+        def take(self, indices):
+            if Torn.left == 0:
+                raise Stop
+            Torn.left -= 1
+            return super().take(indices)
+
+    plain = pictures()
+    data = Torn(plain._source, plain.schema, plain.name)
+    method = Dpaf(**{**TINY, "rate": 1.0}, **variant)
+    # A row is read once for each paid step: 4 of the first phase (three series if published), 6 aggregates, 2 for conv2.
+    whole = (3 if "paper_variant" in variant else 1) * 4 + 6 + 2
+    with pytest.raises(Stop):
+        method.fit(data, BUDGET, out=tmp_path / "run")
+    Torn.left = whole - reads
+    fitted = method.fit(data, BUDGET, out=tmp_path / "run", resume=True)
+    assert Torn.left == 0
+    again = Synthesizer.load(tmp_path / "run")
+    assert np.array_equal(again.sample(7).images, fitted.sample(7).images)
+    assert again.statement_ == fitted.statement_
+    assert not list((tmp_path / "run").rglob("*.journal"))
+
+
+# -- the published variant -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def unsound(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("unsound") / "run"
+    return Dpaf(**TINY, paper_variant=True).fit(pictures(), BUDGET, out=folder), folder
+
+
+def test_the_published_variant_tells_its_true_cost_and_calls_the_rest_a_claim(unsound):
+    fitted, folder = unsound
+    statement = fitted.statement_
+    assert not statement.sound
+    assert statement.epsilon > 1e5
+    assert statement.charges == fitted.plan(LABELLED, fitted.noise_multiplier_)
+    claim = statement.claim()
+    assert 4.99 < claim["epsilon"] <= 5.0
+    assert len(claim["not_counted"]) == 2
+    assert set(claim["counted"]) | set(claim["not_counted"]) == {c.label for c in statement.charges}
+    told = read_json(folder / "statement.json")
+    assert told["sound"] is False
+    assert told["epsilon"] == statement.epsilon
+    assert told["claimed"] == claim
+    assert all(value > 1e5 for value in told["epsilon_under"].values())
+    assert "no promise" in told["not_covered"][0]
+    assert "NOT SOUND" in told["paragraph"]
+    assert "differential privacy for it, and that claim is wrong" in told["paragraph"]
+    assert "satisfies" not in told["paragraph"]
+    config = read_json(folder / "config.json")
+    assert config["sound"] is False
+    assert config["budget"]["epsilon"] == 5.0
+
+
+def test_next_to_no_noise_is_priced_as_if_every_record_were_in_every_step():
+    sampled = Charge(label="sums", bound=1.0, noise_multiplier=0.009, rate=0.1, steps=5)
+    whole = replace(sampled, rate=1.0)
+    for neighbours in Neighbours:
+        bound = epsilon_of((sampled,), 1e-5, neighbours)
+        assert bound == epsilon_of((whole,), 1e-5, neighbours)
+        assert bound > 5 / (2 * 0.009**2)
+    # That is an upper bound: where both can be computed, sampling costs less.
+    sampled, whole = (replace(c, noise_multiplier=0.2) for c in (sampled, whole))
+    cost = epsilon_of((sampled,), 1e-5, Neighbours.ZERO_OUT)
+    assert cost < epsilon_of((whole,), 1e-5, Neighbours.ZERO_OUT)
+
+
+def test_the_plan_on_the_command_line_warns_too():
+    command = "plan dpaf --data digits:train --epsilon 2 --delta 1e-5 --set paper_variant=true"
+    command += " --set steps=8 --set first_steps=2 --set maps=4"
+    told = CliRunner().invoke(app, command.split())
+    assert told.exit_code == 0
+    assert "NOT SOUND" in told.output
+    as_json = json.loads(CliRunner().invoke(app, [*command.split(), "--json"]).stdout)
+    assert as_json["sound"] is False
+    assert as_json["epsilon"] > 1e5
+    assert as_json["claimed"]["epsilon"] <= 2.0
+
+
+def test_the_report_of_the_published_variant_warns_first(unsound):
+    _, folder = unsound
+    write_report(folder)
+    for name in ("report.html", "report.md"):
+        page = (folder / name).read_text(encoding="utf-8")
+        assert "Not sound." in page
+        assert "not private" in page
+        assert "-differentially private for one record" not in page
+
+
+def test_the_published_first_phase_is_trained_on_records_next_to_without_noise(monkeypatch):
+    made = spied(monkeypatch)
+    method = Dpaf(**TINY, paper_variant=True)
+    method.fit(pictures(), BUDGET)
+    fresh = method._discriminator(LABELLED)
+    classifier = next(n for n in made[:-1] if not same(n.head, fresh.head))
+    for part in ("conv1", "conv2"):
+        assert not same(getattr(classifier.encoder, part), getattr(fresh.encoder, part))
+
+
+def test_an_unsound_variant_is_not_compared_at_an_epsilon_it_does_not_keep():
+    cell = {"train": "digits:train", "facts": {}, "method": "dpaf", "settings": {}, "seed": 0}
+    cell |= {"epsilon": 2.0, "delta": 1e-5, "neighbours": "zero-out", "public": None}
+    cell["settings"] = {"paper_variant": True}
+    assert "unsound" in run_cell(cell)["error"]
+
+
+def test_every_method_is_sound_by_default_and_states_what_it_did_before():
+    schema = Schema(kind="images", shape=(1, 8, 8), classes=("a", "b"))
+    for info in list_methods():
+        assert get_method(info.name)().claimed_plan(schema, 1.0) is None
+    ledger = Ledger(BUDGET)
+    ledger.charge(Charge(label="the sum", bound=1.0, noise_multiplier=4.0))
+    told = PrivacyStatement.of(ledger).to_json()
+    assert list(told) == [
+        "epsilon",
+        "delta",
+        "neighbours",
+        "unit",
+        "budget",
+        "releases",
+        "epsilon_under",
+        "not_covered",
+        "paragraph",
+    ]
+    assert told["paragraph"].startswith("Everything in this run but the metrics")
+
+
+def test_a_sound_fit_says_nothing_of_claims(tmp_path):
+    fitted = Dpaf(**TINY).fit(pictures(), BUDGET, out=tmp_path / "run")
+    assert fitted.statement_.sound
+    assert fitted.statement_.claim() is None
+    assert fitted.claimed_plan(LABELLED, 1.0) is None
+    told = read_json(tmp_path / "run" / "statement.json")
+    assert not {"sound", "claimed"} & set(told)
+    assert "sound" not in read_json(tmp_path / "run" / "config.json")
+    assert told["paragraph"].startswith("Everything in this run")

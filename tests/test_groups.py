@@ -1,0 +1,496 @@
+"""Sums over groups and shards: what one record can move, what it costs by a second route, and nothing else comes out."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import dp_accounting
+import numpy as np
+import pytest
+import torch
+from dp_accounting.pld import PLDAccountant
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import norm
+
+from sfumato.data import Batch, Dataset
+from sfumato.errors import BadInput, PlanMismatch
+from sfumato.privacy import (
+    Budget,
+    Charge,
+    FeatureMap,
+    GroupSum,
+    Ledger,
+    Neighbours,
+    PrivacyStatement,
+    PrivateData,
+    ReleaseStore,
+    ShardStates,
+    ShardSum,
+    calibrate,
+    epsilon_of,
+    noise,
+)
+
+RELATION = {
+    Neighbours.ADD_REMOVE: dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE,
+    Neighbours.ZERO_OUT: dp_accounting.NeighboringRelation.REPLACE_SPECIAL,
+    Neighbours.REPLACE_ONE: dp_accounting.NeighboringRelation.REPLACE_ONE,
+}
+SAMPLED = [Neighbours.ADD_REMOVE, Neighbours.ZERO_OUT, Neighbours.REPLACE_ONE]
+
+
+def charge(noise_multiplier: float, summands: str, **more: float) -> Charge:
+    return Charge(
+        label="x", bound=1.0, noise_multiplier=noise_multiplier, summands=summands, **more
+    )  # type: ignore[arg-type]
+
+
+# -- the price, by a second route --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("neighbours", SAMPLED)
+def test_the_price_is_that_of_dp_accountings_own_events(neighbours):
+    rate, steps, m = 0.02, 300, 1.4
+    sampled = dp_accounting.PoissonSampledDpEvent(rate, dp_accounting.GaussianDpEvent(m / 2))
+    accountant = PLDAccountant(RELATION[neighbours], value_discretization_interval=4e-4)
+    accountant.compose(dp_accounting.SelfComposedDpEvent(sampled, steps))
+    groups = charge(m, "groups", rate=rate, steps=steps)
+    assert epsilon_of((groups,), 1e-5, neighbours) == pytest.approx(
+        accountant.get_epsilon(1e-5), rel=2e-3
+    )
+    sampled = dp_accounting.PoissonSampledDpEvent(rate, dp_accounting.GaussianDpEvent(m))
+    accountant = PLDAccountant(RELATION[Neighbours.REPLACE_ONE], value_discretization_interval=4e-4)
+    accountant.compose(dp_accounting.SelfComposedDpEvent(sampled, steps))
+    shards = charge(m, "shards", rate=rate, steps=steps)
+    assert epsilon_of((shards,), 1e-5, neighbours) == pytest.approx(
+        accountant.get_epsilon(1e-5), rel=2e-3
+    )
+
+
+def hockey_stick(first, second, epsilon: float, cell: float) -> float:
+    """max over both directions of ∫ (p − e^ε q)₊"""
+    return max(
+        np.maximum(0, p - math.exp(epsilon) * q).sum() * cell
+        for p, q in ((first, second), (second, first))
+    )
+
+
+LINE = np.linspace(-40, 40, 200_001)
+
+
+def on_the_line(rate: float, sigma: float, place: float):
+    return (1 - rate) * norm.pdf(LINE, 0, sigma) + rate * norm.pdf(LINE, place, sigma)
+
+
+@pytest.mark.parametrize(("rate", "sigma", "epsilon"), [(0.1, 2.0, 0.8), (0.02, 1.4, 0.5)])
+def test_one_step_of_groups_is_the_integral_of_its_two_mixtures(rate, sigma, epsilon):
+    # Without the record the answer is at u = 0 (any other base is a shift); with it, sampled, at the far side of the ball: 2.
+    pair = norm.pdf(LINE, 0, sigma), on_the_line(rate, sigma, 2.0)
+    delta = hockey_stick(*pair, epsilon, LINE[1] - LINE[0])
+    found = epsilon_of((charge(sigma, "groups", rate=rate),), delta, Neighbours.ADD_REMOVE)
+    assert found == pytest.approx(epsilon, rel=3e-3)
+    assert found >= epsilon * (1 - 1e-6)
+
+
+@pytest.mark.parametrize("neighbours", SAMPLED)
+@pytest.mark.parametrize(("rate", "sigma", "epsilon"), [(0.1, 1.0, 0.8), (0.02, 0.7, 0.5)])
+def test_one_step_of_shards_is_the_integral_of_its_two_mixtures(neighbours, rate, sigma, epsilon):
+    # The drawn shard says +1 with the record and −1 without it.
+    pair = on_the_line(rate, sigma, 1.0), on_the_line(rate, sigma, -1.0)
+    delta = hockey_stick(*pair, epsilon, LINE[1] - LINE[0])
+    found = epsilon_of((charge(sigma, "shards", rate=rate),), delta, neighbours)
+    assert found == pytest.approx(epsilon, rel=3e-3)
+    assert found >= epsilon * (1 - 1e-6)
+
+
+PLANE = np.meshgrid(np.linspace(-9, 9, 301), np.linspace(-9, 9, 301))
+CELL = (18 / 300) ** 2
+
+
+def in_the_plane(rate: float, sigma: float, place: np.ndarray):
+    def at(x, y):
+        return norm.pdf(PLANE[0], x, sigma) * norm.pdf(PLANE[1], y, sigma)
+
+    return (1 - rate) * at(0, 0) + rate * at(*place)
+
+
+@pytest.mark.parametrize("degrees", [0, 40, 90, 140])
+def test_summands_that_point_elsewhere_cost_no_more_than_is_charged(degrees):
+    rate, epsilon = 0.15, 0.4
+    turned = np.array([math.cos(math.radians(degrees)), math.sin(math.radians(degrees))])
+    shards = in_the_plane(rate, 1.1, np.array([1.0, 0.0])), in_the_plane(rate, 1.1, turned)
+    if delta := hockey_stick(*shards, epsilon, CELL):
+        for neighbours in SAMPLED:
+            assert epsilon_of((charge(1.1, "shards", rate=rate),), delta, neighbours) >= epsilon
+    if degrees <= 60:  # two answers in one ball of radius 1, each 2 from a third: at most 60° apart
+        groups = (
+            in_the_plane(rate, 2.2, np.array([2.0, 0.0])),
+            in_the_plane(rate, 2.2, 2 * turned),
+        )
+        if delta := hockey_stick(*groups, epsilon, CELL):
+            price = epsilon_of((charge(2.2, "groups", rate=rate),), delta, Neighbours.REPLACE_ONE)
+            assert price >= epsilon
+
+
+@pytest.mark.parametrize("summands", ["groups", "shards"])
+@pytest.mark.parametrize("neighbours", SAMPLED)
+def test_without_sampling_either_is_a_gaussian_of_sensitivity_two(summands, neighbours):
+    plain = (Charge(label="x", bound=1.0, noise_multiplier=2.0),)
+    found = epsilon_of((charge(4.0, summands),), 1e-5, neighbours)
+    assert found == pytest.approx(epsilon_of(plain, 1e-5, Neighbours.ADD_REMOVE), rel=1e-9)
+
+
+@pytest.mark.parametrize("neighbours", SAMPLED)
+@pytest.mark.parametrize("rate", [0.01, 1.0])
+def test_groups_and_shards_never_cost_less_than_records(neighbours, rate):
+    def cost(summands):
+        return epsilon_of((charge(3.0, summands, rate=rate, steps=50),), 1e-5, neighbours)
+
+    assert cost("groups") >= cost("records")
+    assert cost("shards") >= cost("records")
+    if neighbours is not Neighbours.REPLACE_ONE:
+        assert min(cost("groups"), cost("shards")) > cost("records")
+
+
+@pytest.mark.parametrize("neighbours", SAMPLED)
+@pytest.mark.parametrize("summands", ["groups", "shards"])
+def test_a_calibrated_plan_fits_its_ledger_and_is_told_as_it_is(summands, neighbours):
+    def plan(m):
+        return (
+            Charge(label="counts", bound=1.0, noise_multiplier=20 * m),
+            charge(m, summands, rate=0.02, steps=200),
+        )
+
+    budget = Budget(epsilon=2.0, delta=1e-5, neighbours=neighbours)
+    ledger = Ledger(budget)
+    for one in plan(calibrate(plan, budget)):
+        ledger.charge(one)
+    assert 0.99 * 2.0 < ledger.spent() <= 2.0
+    told = PrivacyStatement.of(ledger).to_json()
+    release = told["releases"][1]
+    assert release["summands"] == summands
+    assert release["sensitivity"] == pytest.approx(2 * release["bound"])
+    under = told["epsilon_under"]
+    assert under["replace-one"] >= under["zero-out"] * (1 - 1e-3)
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [{"summands": "people"}, {"summands": "shards", "replace_ratio": math.sqrt(2)}],
+)
+def test_a_charge_for_something_unproved_is_refused(bad):
+    with pytest.raises(BadInput):
+        Charge(label="x", bound=1.0, noise_multiplier=1.0, **bad)
+
+
+# -- what one record can move ------------------------------------------------------------------------------------------
+
+
+def silent(shape, std):
+    return np.zeros(shape)
+
+
+def rows(images: np.ndarray) -> Dataset:
+    return Dataset.from_arrays(images)
+
+
+def records(n: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).integers(0, 256, (n, 1, 2, 2), dtype=np.uint8)
+
+
+def private(images: np.ndarray, **more) -> PrivateData:
+    return PrivateData(rows(images), Ledger(Budget(epsilon=1e4, delta=1e-5)), **more)
+
+
+def steps_over(data: PrivateData, summed, summands: str, rate: float = 1.0, steps: int = 1):
+    return data.poisson_steps(
+        rate,
+        steps,
+        1.0,
+        bound=summed.enforced,
+        label="steps",
+        dimension=summed.dim,
+        summands=summands,
+    )
+
+
+def wild(values: list[float]):
+    """A function of a group that one record can throw anywhere: it picks its answer by the bytes of all records."""
+
+    def answer(group: Batch) -> torch.Tensor:
+        code = int(group.values.to(torch.int64).sum()) + 7 * len(group)
+        return torch.tensor([values[(code + i) % len(values)] for i in range(3)])
+
+    return answer
+
+
+NUMBERS = st.lists(
+    st.one_of(
+        st.floats(-1e30, 1e30),
+        st.sampled_from([math.nan, math.inf, -math.inf, 1e-300, 1e300, 0.0, 1.0, -1.0]),
+    ),
+    min_size=1,
+    max_size=7,
+)
+
+
+def one_record_differs(images: np.ndarray) -> list[np.ndarray]:
+    other = images.copy()
+    other[-1] = 255 - other[-1]
+    return [images[:-1], other]
+
+
+@given(values=NUMBERS, bound=st.sampled_from([1e-3, 1.0, 250.0]), groups=st.integers(1, 3))
+@settings(max_examples=60, deadline=None)
+def test_one_record_moves_a_sum_over_groups_by_twice_the_bound_at_most(values, bound, groups):
+    images = records(6)
+    coins = np.array([0, 1, 2, 0, 1, 2]) % groups
+
+    def answer(with_images: np.ndarray) -> torch.Tensor:
+        summed = GroupSum(wild(values), dim=3, bound=bound, groups=groups)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(noise, "random_parts", lambda count, parts: coins[:count])
+            data = private(with_images, fast_sampler=silent)
+            return next(steps_over(data, summed, "groups")).noisy_groups(summed).double()
+
+    # In single precision the answer itself is rounded, after the noise.
+    limit = 2 * GroupSum(wild(values), dim=3, bound=bound).enforced + groups * bound * 2.0**-22
+    for neighbour in one_record_differs(images):
+        assert float((answer(images) - answer(neighbour)).norm()) <= limit
+
+
+@given(values=NUMBERS, bound=st.sampled_from([1e-3, 1.0, 250.0]))
+@settings(max_examples=60, deadline=None)
+def test_one_record_moves_one_shards_summand_and_no_other(values, bound):
+    images = records(6)
+    coins = np.array([0, 1, 2, 0, 1, 2])
+
+    def summand(with_images: np.ndarray, shard: int) -> torch.Tensor:
+        states = ShardStates(lambda batch, earlier, random: None, shards=3)
+        summed = ShardSum(
+            lambda batch, state, random: wild(values)(batch), dim=3, bound=bound, states=states
+        )
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(noise, "random_parts", lambda count, parts: coins[:count])
+            patch.setattr(noise, "poisson_mask", lambda count, rate: np.arange(count) == shard)
+            data = private(with_images, fast_sampler=silent)
+            return next(steps_over(data, summed, "shards")).noisy_shards(summed).double()
+
+    enforced = ShardSum(wild, dim=3, bound=bound, states=ShardStates(wild, shards=3)).enforced
+    for neighbour in one_record_differs(images):  # the last record is in shard 2
+        assert torch.equal(summand(images, 0), summand(neighbour, 0))
+        assert torch.equal(summand(images, 1), summand(neighbour, 1))
+        for one in (images, neighbour):
+            assert float(summand(one, 2).norm()) <= enforced * (1 + 2.0**-22)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_an_answer_that_is_not_finite_counts_for_nothing(value):
+    summed = GroupSum(lambda group: torch.tensor([1.0, value]), dim=2, bound=1.0)
+    assert torch.equal(summed.units(torch.tensor([1.0, value])), torch.zeros(2, dtype=torch.int64))
+    data = private(records(4), fast_sampler=silent)
+    assert float(next(steps_over(data, summed, "groups")).noisy_groups(summed).abs().sum()) == 0
+
+
+def test_an_answer_within_the_bound_is_left_as_it_is():
+    summed = GroupSum(lambda group: torch.zeros(2), dim=2, bound=2.0)
+    units = summed.units(torch.tensor([0.6, -0.8]))
+    assert torch.allclose(units.double() * summed.grid, torch.tensor([0.6, -0.8]).double())
+    long = summed.units(torch.tensor([30.0, 40.0])).double() * summed.grid
+    assert torch.allclose(long, torch.tensor([1.2, 1.6], dtype=torch.float64))
+
+
+# -- samples, groups and shards ----------------------------------------------------------------------------------------
+
+
+def test_groups_divide_the_sample_and_shards_the_data():
+    images = records(50)
+    sizes: list[list[int]] = []
+
+    def size(group: Batch, *_) -> torch.Tensor:
+        sizes[-1].append(len(group))
+        return torch.tensor([float(len(group))])
+
+    groups = GroupSum(size, dim=1, bound=1e3, groups=4)
+    for step in steps_over(private(images, fast_sampler=silent), groups, "groups", 1.0, 5):
+        sizes.append([])
+        assert float(step.noisy_groups(groups)) == pytest.approx(50, abs=1e-3)
+    assert len({tuple(s) for s in sizes}) > 1  # divided afresh every step
+    states = ShardStates(lambda batch, earlier, random: None, shards=4)
+    shards = ShardSum(size, dim=1, bound=1e3, states=states)
+    sizes.clear()
+    for step in steps_over(private(images, fast_sampler=silent), shards, "shards", 1.0, 5):
+        sizes.append([])
+        assert float(step.noisy_shards(shards)) == pytest.approx(50, abs=1e-3)
+    assert len({tuple(s) for s in sizes}) == 1  # divided once
+
+
+def test_shards_are_drawn_at_their_rate_and_whole():
+    states = ShardStates(lambda batch, earlier, random: None, shards=40)
+    summed = ShardSum(lambda *_: torch.ones(1), dim=1, bound=1.0, states=states)
+    steps = steps_over(private(records(2000), fast_sampler=silent), summed, "shards", 0.1, 200)
+    drawn = [float(step.noisy_shards(summed)) for step in steps]
+    assert np.mean(drawn) == pytest.approx(4, abs=5 * 1.9 / 200**0.5)
+    assert 0.5 < np.var(drawn) / 3.6 < 1.8
+
+
+def test_parts_are_fair_and_a_record_more_moves_no_other_by_design():
+    parts = noise.random_parts(30_000, 3)
+    assert np.allclose(np.bincount(parts, minlength=3) / 30_000, 1 / 3, atol=0.02)
+    assert not np.array_equal(noise.random_parts(99, 3), noise.random_parts(99, 3))
+
+
+def test_an_empty_sample_is_noise_and_its_function_is_not_asked():
+    def never(*_):
+        raise AssertionError("asked about no record")
+
+    groups = GroupSum(never, dim=40, bound=1.0, groups=3)
+    for step in steps_over(private(records(3)), groups, "groups", 1e-9, 5):
+        assert float(step.noisy_groups(groups).std()) > 0.3
+    shards = ShardSum(never, dim=40, bound=1.0, states=ShardStates(never, shards=30))
+    for step in steps_over(private(records(3)), shards, "shards", 1e-9, 5):
+        assert float(step.noisy_shards(shards).std()) > 0.3
+
+
+def test_the_noise_has_the_charged_scale():
+    summed = GroupSum(lambda group: torch.zeros(20_000), dim=20_000, bound=3.0)
+    found = next(steps_over(private(records(3)), summed, "groups")).noisy_groups(summed)
+    assert float(found.std()) == pytest.approx(summed.enforced, rel=0.025)
+
+
+def test_a_wrong_number_of_answers_is_refused_without_telling_a_size():
+    summed = GroupSum(lambda group: torch.zeros(len(group)), dim=3, bound=1.0)
+    with pytest.raises(ValueError, match="must return 3 numbers") as refused:
+        next(steps_over(private(records(29)), summed, "groups")).noisy_groups(summed)
+    assert "29" not in str(refused.value)
+
+
+def test_a_step_answers_only_what_it_was_paid_for():
+    class Ones(FeatureMap):
+        dim, bound = 1, 0.5
+
+        def __call__(self, batch):
+            return torch.ones(len(batch), 1) / 2
+
+    groups = GroupSum(lambda group: torch.zeros(1), dim=1, bound=1.0)
+    states = ShardStates(lambda *_: None, shards=2)
+    shards = ShardSum(lambda *_: torch.zeros(1), dim=1, bound=1.0, states=states)
+    asks = {
+        "records": lambda step: step.noisy_sum(Ones()),
+        "groups": lambda step: step.noisy_groups(groups),
+        "shards": lambda step: step.noisy_shards(shards),
+    }
+    for paid, asked in itertools.product(asks, asks):
+        step = next(steps_over(private(records(4)), groups, paid))
+        if paid == asked:
+            asks[asked](step)
+        else:
+            with pytest.raises(PlanMismatch, match=f"over {paid}, not over {asked}"):
+                asks[asked](step)
+    large = GroupSum(lambda group: torch.zeros(1), dim=1, bound=2.0)
+    with pytest.raises(PlanMismatch, match="bound"):
+        next(steps_over(private(records(4)), groups, "groups")).noisy_groups(large)
+
+
+def test_what_a_function_draws_does_not_move_the_common_random_numbers():
+    summed = GroupSum(lambda group: torch.randn(3), dim=3, bound=1.0)
+    torch.manual_seed(5)
+    expected = torch.randn(4)
+    torch.manual_seed(5)
+    next(steps_over(private(records(9)), summed, "groups")).noisy_groups(summed)
+    assert torch.equal(torch.randn(4), expected)
+
+
+# -- states of shards --------------------------------------------------------------------------------------------------
+
+
+def remembering(log: list[tuple[int, int]]):
+    """Two phases of states that count, and an answer that tells its state and then spoils it."""
+
+    def prepare(batch: Batch, earlier, random: torch.Generator):
+        log.append((int(batch.values.to(torch.int64).sum()), 0 if earlier is None else earlier[0]))
+        return [(0 if earlier is None else earlier[0]) + 1, float(torch.rand(1, generator=random))]
+
+    def answer(batch: Batch, state, random: torch.Generator) -> torch.Tensor:
+        told = torch.tensor([float(state[0]), state[1], float(torch.rand(1, generator=random))])
+        state[0] = 99
+        return told
+
+    first = ShardStates(prepare, shards=3)
+    second = ShardStates(prepare, shards=3, earlier=first)
+    third = ShardStates(prepare, shards=3, earlier=second)
+    return [ShardSum(answer, dim=3, bound=1e3, states=s) for s in (first, second, third)]
+
+
+def drawn(schedule: list[int | None]) -> tuple[torch.Tensor, list[tuple[int, int]]]:
+    """The un-noised answer to the last of three steps, one a phase, when step i draws shard schedule[i] alone."""
+    log: list[tuple[int, int]] = []
+    sums = remembering(log)
+    turn = iter(schedule)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(noise, "random_parts", lambda count, parts: np.arange(count) % parts)
+        patch.setattr(noise, "poisson_mask", lambda count, rate: np.arange(count) == next(turn))
+        steps = steps_over(
+            private(records(9), fast_sampler=silent), sums[0], "shards", 0.5, len(schedule)
+        )
+        for step, summed in zip(steps, sums, strict=True):
+            last = step.noisy_shards(summed)
+    return last, log
+
+
+def test_an_answer_does_not_depend_on_which_steps_drew_the_shard():
+    always, _ = drawn([1, 1, 1])
+    for schedule in ([None, None, 1], [1, None, 1], [None, 1, 1], [0, 2, 1]):
+        assert torch.equal(drawn(schedule)[0], always)
+    assert float(always[0]) == pytest.approx(3, abs=1e-4)  # all three phases, made up for
+
+
+def test_a_state_is_made_once_and_never_from_a_spoilt_one():
+    _, log = drawn([1, 1, 1])
+    assert [earlier for _, earlier in log] == [0, 1, 2]
+    assert len({shard for shard, _ in log}) == 1
+
+
+def test_states_of_another_division_are_not_taken_over():
+    first = ShardStates(lambda *_: None, shards=3)
+    with pytest.raises(BadInput, match="divided as before"):
+        ShardStates(lambda *_: None, shards=4, earlier=first)
+    with pytest.raises(BadInput, match="at least one part"):
+        GroupSum(lambda group: torch.zeros(1), dim=1, bound=1.0, groups=0)
+
+
+# -- going on after an interruption ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("summands", ["groups", "shards"])
+def test_answered_steps_are_answered_the_same_again_and_not_read_again(summands, tmp_path):
+    asked: list[int] = []
+
+    def answer(batch: Batch, *_) -> torch.Tensor:
+        asked.append(1)
+        return torch.ones(4)
+
+    def answers(count: int) -> list[torch.Tensor]:
+        store = ReleaseStore(tmp_path)
+        data = private(records(20), store=store)
+        states = ShardStates(lambda *_: None, shards=1)
+        summed = (
+            GroupSum(answer, dim=4, bound=1.0)
+            if summands == "groups"
+            else ShardSum(answer, dim=4, bound=1.0, states=states)
+        )
+        steps = steps_over(data, summed, summands, 1.0, 6)
+        found = [
+            step.noisy_groups(summed) if summands == "groups" else step.noisy_shards(summed)
+            for step, _ in zip(steps, range(count), strict=False)
+        ]
+        store.close()
+        return found
+
+    first = answers(3)
+    second = answers(6)
+    assert len(asked) == 6
+    assert all(torch.equal(a, b) for a, b in zip(first, second[:3], strict=True))
+    assert not torch.equal(second[3], second[4])

@@ -1,0 +1,192 @@
+"""GS-WGAN: critics that know their shard and the public history and nothing else, steps that learn, resumption."""
+
+from __future__ import annotations
+
+import copy
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from sfumato.data import Batch, Dataset
+from sfumato.errors import BadInput
+from sfumato.methods import GsWgan, Synthesizer
+from sfumato.methods.gswgan import _Critic, _Lesson
+from sfumato.privacy import Budget, Neighbours, epsilon_of
+
+TINY = {"shards": 4, "rate": 0.5, "steps": 6, "batch": 12, "latent": 4, "hidden": 8, "phase": 2}
+TINY |= {"warm_steps": 4, "phase_steps": 2, "critic_steps": 2, "critic_width": 8, "critic_batch": 8}
+
+
+def pictures(value: int, n: int = 80, *, labelled: bool = True) -> Dataset:
+    rng = np.random.default_rng(0)
+    images = rng.normal(value, 10, (n, 1, 8, 8)).clip(0, 255).astype(np.uint8)
+    return Dataset.from_arrays(
+        images, np.arange(n) % 2 if labelled else None, classes=2 if labelled else None
+    )
+
+
+def shard(value: int, labelled: bool = True) -> Batch:
+    return pictures(value, 20, labelled=labelled).take(np.arange(20))
+
+
+def lesson(labelled: bool = True, **more) -> _Lesson:
+    method = GsWgan(**{**TINY, **more})
+    method.schema_ = pictures(0, labelled=labelled).schema
+    source = torch.Generator().manual_seed(0)
+    labels = torch.arange(12) % 2 if labelled else torch.zeros(12, dtype=torch.int64)
+    images = torch.rand(12, 1, 8, 8, generator=source)
+    return _Lesson(method._seen(images), method._one_hot(labels), method)
+
+
+def seeded(seed: int = 3) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def test_the_critics_loss_is_that_of_wgan_gp():
+    class Linear(torch.nn.Module):
+        """Slope 5 everywhere."""
+
+        def __init__(self):
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.tensor([3.0, 4.0]))
+
+        def forward(self, images, labels):
+            return images @ self.weight
+
+    critic = _Critic(Linear(), GsWgan(penalty=0.5, critic_rate=0.1))
+    real, made = ((torch.tensor([x]), torch.ones(1, 1)) for x in ([1.0, 0.0], [0.0, 1.0]))
+    critic.learn(real, made, torch.tensor([[0.5]]))
+    # ∇ of w·(made − real) + ½ (|w| − 1)²  at w = (3, 4):  (−1, 1) + (5 − 1)·w/5
+    expected = torch.tensor([-1 + 4 * 3 / 5, 1 + 4 * 4 / 5])
+    assert torch.allclose(critic.network.weight.grad, expected, atol=1e-5)
+    assert torch.allclose(critic.slope(*real), critic.network.weight.detach())
+
+
+@pytest.mark.parametrize("labelled", [True, False])
+def test_a_taught_critic_wants_images_to_become_like_its_shard(labelled):
+    taught = lesson(labelled, warm_steps=40, critic_rate=0.01)
+    for value, sign in ((250, -1), (5, 1)):
+        critic = taught.catch_up(shard(value, labelled), None, seeded())
+        gradient = taught.opinion(shard(value, labelled), critic, seeded())
+        assert gradient.shape == (12 * 16,)
+        assert sign * float(gradient.mean()) > 0  # minimised: brighter for a bright shard
+
+
+def test_critics_are_functions_of_shard_history_and_public_seeds():
+    first, second = (
+        lesson().opinion(shard(9), lesson().catch_up(shard(9), None, seeded()), seeded(4))
+        for _ in range(2)
+    )
+    assert torch.equal(first, second)
+    torch.rand(5)  # not of the common random numbers
+    third = lesson().opinion(shard(9), lesson().catch_up(shard(9), None, seeded()), seeded(4))
+    assert torch.equal(first, third)
+
+
+def test_a_critic_and_its_optimiser_are_copied_together():
+    taught = lesson()
+    critic = taught.catch_up(shard(9), None, seeded())
+    before = [p.detach().clone() for p in critic.network.parameters()]
+    alike = copy.deepcopy(critic)
+    first = taught.opinion(shard(9), copy.deepcopy(critic), seeded())
+    second = taught.opinion(shard(9), alike, seeded())
+    assert torch.equal(first, second)
+    assert not torch.equal(before[0], next(iter(alike.network.parameters())))
+    assert all(torch.equal(a, b) for a, b in zip(before, critic.network.parameters(), strict=True))
+
+
+def test_records_that_make_no_sense_are_left_out():
+    values = torch.full((4, 1, 8, 8), 0.5)
+    values[1] = math.nan
+    mixed = Batch(values, torch.tensor([0, 0, -1, 1]))
+    pixels, labels = lesson().how.real(mixed)
+    assert pixels.shape == (2, 16)
+    assert labels.tolist() == [[1, 0], [0, 1]]
+    senseless = Batch(values[1:2], torch.tensor([0]))
+    critic = lesson().catch_up(senseless, None, seeded())
+    assert bool(torch.isfinite(lesson().opinion(senseless, critic, seeded())).all())
+
+
+@pytest.mark.parametrize("shape", [(1, 8, 8), (3, 10, 7)])
+def test_shrinking_keeps_the_length_of_smooth_images(shape):
+    method = GsWgan(shrink=2)
+    flat = torch.ones(2, *shape) * 0.3
+    seen = method._seen(flat)
+    assert seen.shape == (2, shape[0] * -(-shape[1] // 2) * -(-shape[2] // 2))
+    if shape[2] % 2 == 0:
+        assert torch.allclose(seen.norm(dim=1), flat.flatten(1).norm(dim=1))
+    assert torch.equal(GsWgan(shrink=1)._seen(flat), flat.flatten(1))
+
+
+def test_every_relation_pays_for_the_replacement_of_a_critic():
+    plan = GsWgan(**TINY).plan(pictures(9).schema, 3.0)
+    assert plan[1].summands == "shards"
+    prices = [epsilon_of(plan[1:], 1e-5, relation) for relation in Neighbours]
+    assert max(prices) == pytest.approx(min(prices), rel=1e-9)
+
+
+@pytest.mark.parametrize("labelled", [True, False])
+def test_with_a_generous_budget_samples_become_as_bright_as_the_records(labelled):
+    settings = {**TINY, "steps": 60, "batch": 24, "shards": 2, "rate": 1.0, "warm_steps": 40}
+    settings |= {"critic_width": 16, "critic_batch": 16, "hidden": 16, "decay": 0.5}
+    method = GsWgan(**settings, learning_rate=0.005, critic_rate=0.005)
+    fitted = method.fit(pictures(220, labelled=labelled), Budget(epsilon=2e4, delta=1e-4))
+    assert fitted.sample(60).images.mean() > 170
+
+
+class Stop(Exception):
+    pass
+
+
+def test_a_torn_fit_goes_on_and_reads_only_what_was_not_answered(tmp_path):
+    class Torn(Dataset):
+        left = 3
+
+        def take(self, indices):
+            if Torn.left == 0:
+                raise Stop
+            Torn.left -= 1
+            return super().take(indices)
+
+    plain = pictures(200)
+    data = Torn(plain._source, plain.schema, plain.name)
+    settings, budget = {**TINY, "rate": 1.0, "shards": 1}, Budget(epsilon=5.0, delta=1e-4)
+    with pytest.raises(Stop):
+        GsWgan(**settings).fit(data, budget, out=tmp_path / "run")
+    Torn.left = 3
+    fitted = GsWgan(**settings).fit(data, budget, out=tmp_path / "run", resume=True)
+    assert Torn.left == 0
+    again = Synthesizer.load(tmp_path / "run")
+    assert np.array_equal(again.sample(7).images, fitted.sample(7).images)
+    assert not list((tmp_path / "run").rglob("*.journal"))
+
+
+def test_no_critic_is_in_a_finished_run(tmp_path):
+    GsWgan(**TINY).fit(pictures(200), Budget(epsilon=5.0, delta=1e-4), out=tmp_path / "run")
+    for path in (tmp_path / "run").rglob("*"):
+        assert b"critic" not in path.name.encode()
+        if path.suffix == ".safetensors":
+            assert b"layers.0.weight" not in path.read_bytes()  # the name of a critic's weights
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"steps": 0},
+        {"shards": 0},
+        {"rate": 0.0},
+        {"clip": 0.0},
+        {"batch": 1},
+        {"phase": 0},
+        {"shrink": 9},
+        {"penalty": 0.0},
+        {"critic_width": 1.5},
+        {"critic_steps": -1},
+        {"decay": 1.0},
+    ],
+)
+def test_senseless_settings_are_refused(bad):
+    with pytest.raises(BadInput, match=next(iter(bad))):
+        GsWgan(**{**TINY, **bad}).plan(pictures(1).schema, 1.0)
