@@ -8,7 +8,8 @@ import torch
 
 from sfumato.data import Dataset
 from sfumato.errors import BadInput
-from sfumato.methods import Dre
+from sfumato.features.perceptual import Encoder
+from sfumato.methods import Dre, dre
 from sfumato.methods.counting import LABEL, ClassCounts, with_counts
 from sfumato.privacy import Budget, Charge, Neighbours, epsilon_of
 
@@ -126,3 +127,38 @@ def test_counts_count():
     batch = data.take(np.arange(8))
     assert phi(batch).tolist() == [[1.0]] * 8
     assert phi.segment_of(batch).tolist() == [0] * 5 + [2] * 3
+
+
+class Halves(Encoder):
+    """Stands in for a network: the mean brightness of the left, the right and the middle."""
+
+    taps, widths, non_negative = ("halves",), (3,), True
+
+    def forward(self, pixels):
+        parts = [pixels[..., 0:3], pixels[..., 5:8], pixels[..., 3:5]]
+        return [torch.stack([part.mean((1, 2, 3)) for part in parts], dim=1)]
+
+
+def test_another_network_than_the_codec_may_tell_private_from_public(monkeypatch):
+    monkeypatch.setattr(dre, "make_encoder", lambda *args, **kwargs: Halves())
+    private = pictures(np.repeat([0, 2], 500), 2, "private", labelled=False)
+    # One number a picture: the codec alone could not tell the kinds apart.
+    settings = {**SMALL, "codec": "dct:1", "encoder": "resnet18"}
+    method = Dre(**settings)
+    (_, steps) = method.plan(private.schema, 1.0)
+    assert steps.dimension == (3 + 1) * 4 + (4 + 1)
+    fitted = method.fit(private, BUDGET, public=public())
+    told = next(r for r in fitted.log_ if r["event"] == "weights")["of public classes"]
+    assert told[0] + told[2] > 0.9
+
+
+def test_a_network_that_was_trained_on_the_private_set_is_refused():
+    private = pictures(np.zeros(50, dtype=int), 2, "private", labelled=False)
+    private.published_as = "cifar10:train"
+    with pytest.raises(BadInput, match="trained on cifar10"):
+        Dre(**SMALL, encoder="resnet18-cifar10").fit(private, BUDGET, public=public())
+
+
+def test_a_layer_without_an_encoder_is_refused():
+    with pytest.raises(BadInput, match="layer goes with an encoder"):
+        Dre(**SMALL, layer="layer3").plan(public().schema, 1.0)

@@ -1,7 +1,7 @@
 """DP-DRE: a density ratio between private and public features re-weights the public ones ("Large-scale public data improves
 differentially private image generation quality", §3.2 and algorithm 1).
 
-    1.  v = codec.encode(x), standardised by the public features                                        (public)
+    1.  v = codec.encode(x), or a layer of a public network, standardised by the public features         (public)
     2.  D(v): a two-layer network tells private from public features; every step adds the clipped gradients of a Poisson sample
         of the records, noise, and the plain gradient of a public batch                                  (the paid steps)
     3.  p_private(v) ≈ D(v) / (1 − D(v)) · p_public(v): weights on the public features                    (free)
@@ -13,14 +13,16 @@ Private: the records, in step 2 (and in a noisy count of the classes). Public: c
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from sfumato.codecs import Codec
 from sfumato.data import Batch, Schema
 from sfumato.errors import BadInput
+from sfumato.features.perceptual import Encoder, make_encoder, trained_on
 from sfumato.methods.base import Workspace
 from sfumato.methods.counting import count, with_counts
 from sfumato.methods.descent import TrainingState, descend
@@ -30,6 +32,9 @@ from sfumato.methods.registry import register
 from sfumato.privacy import Charge, GradientSum, Plan, PrivateData, enforced_gradient_bound, records
 
 _LABEL = "discriminator gradients"
+_AT_ONCE = 200  # images in the encoder at a time
+_LEAST_SIDE = 32  # smaller images are enlarged to it: networks halve the side five times
+Look = Callable[[Tensor], Tensor]
 
 
 @register(
@@ -49,13 +54,15 @@ class Dre(LatentSynthesizer):
     Differs from the paper: only the private half of the loss is clipped and noised, since the public half needs neither (the
     paper clips a record together with a public partner); the weights are averaged over the second half of the steps, against
     the noise; features are standardised by the public ones; with labels there is one ratio per class,
-    log p(v | y) / p_public(v), on a common hidden layer, so that public data need no labels; the largest ratios are capped and
-    the rest raised to a power (`cap=False, sharpness=1` is the paper's), which suits private data that are a part of the public
-    ones, noise or no noise.
+    log p(v | y) / p_public(v), on a common hidden layer, so that public data need no labels; the discriminator may look with
+    another public network (`encoder`) than the codec that draws; the largest ratios are capped and the rest raised to a power
+    (`cap=False, sharpness=1` is the paper's), which suits private data that are a part of the public ones, noise or no noise.
     """
 
     HELP = {
         "codec": "Public codec: dct, dct:K, pca:K, adain, ic-gan:PATH or the path of a pretrained one.",
+        "encoder": "Public network that the discriminator looks with; none: the codec itself.",
+        "layer": "Layer of that network, averaged over places; auto: its last before the classes.",
         "width": "Hidden units of the discriminator, 1 to 16 in the paper; more follow the ratio better and take more noise.",
         "rate": "Share of the records in a step's Poisson sample; expected batch = rate × number of records.",
         "steps": "Discriminator steps.",
@@ -73,6 +80,8 @@ class Dre(LatentSynthesizer):
         self,
         *,
         codec: str = "pca:64",
+        encoder: str | None = None,
+        layer: str | None = None,
         width: int = 16,
         rate: float = 0.05,
         steps: int = 400,
@@ -86,6 +95,8 @@ class Dre(LatentSynthesizer):
         seed: int = 0,
     ) -> None:
         self.codec = codec
+        self.encoder = encoder
+        self.layer = layer
         self.width = width
         self.rate = rate
         self.steps = steps
@@ -110,7 +121,7 @@ class Dre(LatentSynthesizer):
             noise_multiplier=noise_multiplier,
             rate=self.rate,
             steps=self.steps,
-            dimension=(self._facts(schema).dim + 1) * self.width + (self.width + 1) * heads,
+            dimension=(self._looks(schema) + 1) * self.width + (self.width + 1) * heads,
         )
         return with_counts(schema, steps)
 
@@ -122,9 +133,12 @@ class Dre(LatentSynthesizer):
         self.shares_ = counted.shares
 
         random = torch.Generator().manual_seed(self.seed)
-        vectors, kinds = self._public_features(workspace, random)
-        features = _Standardised(self.codec_, vectors)
-        public = features(vectors)
+        pixels, kinds = self._public_images(workspace, random)
+        vectors = self.codec_.encode(pixels)
+        look = self._look(data.schema, workspace)
+        seen = vectors if self.encoder is None else look(pixels)
+        features = _Standardised(look, seen)
+        public = features(seen)
         network = self._network(features.dim)
         average = copy.deepcopy(network).requires_grad_(False)
         optimiser = torch.optim.Adam(network.parameters(), lr=self.learning_rate)
@@ -191,17 +205,46 @@ class Dre(LatentSynthesizer):
         self.log_ratio_ = state["log_ratio"]
         self._restore_codec(state)
 
-    def _public_features(
+    def _encoder(self, schema: Schema, *, weights: bool = True) -> Encoder:
+        assert self.encoder is not None
+        made = partial(
+            make_encoder,
+            self.encoder,
+            schema.shape,
+            size=max(_LEAST_SIDE, *schema.shape[1:]),
+            pool=1,
+            weights=weights,
+        )
+        return made(layers=made().taps[-1:] if self.layer is None else (self.layer,))
+
+    def _looks(self, schema: Schema) -> int:
+        """How many numbers the discriminator sees of a record."""
+        if self.encoder is None:
+            return self._facts(schema).dim
+        return sum(self._encoder(schema, weights=False).widths)
+
+    def _look(self, schema: Schema, workspace: Workspace) -> Look:
+        if self.encoder is None:
+            return self.codec_.encode
+        workspace.check_unseen(f"The network {self.encoder}", trained_on(self.encoder))
+        encoder = self._encoder(schema)
+
+        def look(pixels: Tensor) -> Tensor:
+            with torch.no_grad():
+                return torch.cat([encoder(part)[0] for part in pixels.split(_AT_ONCE)])
+
+        return look
+
+    def _public_images(
         self, workspace: Workspace, random: torch.Generator
     ) -> tuple[Tensor, Tensor | None]:
-        """(records, dim), and their public labels if they have any."""
+        """Pixels (records, …), and their public labels if they have any."""
         public = workspace.public
         assert public is not None  # `fit` saw to it
         chosen = torch.randperm(len(public), generator=random)[: self.public_records].sort().values
         images, labels = torch.from_numpy(public.images[chosen.numpy()]), public.labels
-        pixels = Batch(images, None).pixels
         kinds = None if labels is None else torch.from_numpy(labels[chosen.numpy()])
-        return self.codec_.encode(pixels()), kinds
+        return Batch(images, None).pixels(), kinds
 
     def _network(self, dim: int) -> nn.Module:
         with torch.random.fork_rng(devices=[]):
@@ -221,6 +264,8 @@ class Dre(LatentSynthesizer):
         for name in ("clip", "learning_rate", "sharpness"):
             if not getattr(self, name) > 0:
                 raise BadInput(f"dre's {name} must be positive, not {getattr(self, name)}.")
+        if self.layer is not None and self.encoder is None:
+            raise BadInput("dre's layer goes with an encoder; name one or leave layer out.")
         if not 0 < self.rate <= 1:
             raise BadInput(f"dre's rate must lie in (0, 1], not {self.rate}.")
         if not 0 <= self.grain <= 1:
@@ -228,13 +273,15 @@ class Dre(LatentSynthesizer):
 
 
 class _Standardised:
-    """Codec vectors with mean 0 and variance 1 per direction among the public ones, ÷ √dim; clamped, so that none is far out."""
+    """What is seen of records, with mean 0 and variance 1 per direction among the public ones, ÷ √dim; clamped, so that none is
+    far out."""
 
-    def __init__(self, codec: Codec, public: Tensor) -> None:
-        self.codec = codec
+    def __init__(self, look: Look, public: Tensor) -> None:
+        self.look = look
         self.mean = public.mean(dim=0)
-        self.scale = public.std(dim=0, correction=0).clamp(min=1e-3 * codec.bound)
-        self.dim = codec.dim
+        spread = public.std(dim=0, correction=0)
+        self.scale = spread.clamp(min=max(1e-3 * float(spread.max()), 1e-12))
+        self.dim = public.shape[1]
 
     def __call__(self, vectors: Tensor) -> Tensor:
         return ((vectors - self.mean) / self.scale).clamp(-5, 5) / self.dim**0.5
@@ -242,7 +289,7 @@ class _Standardised:
     def inputs(self, batch: Batch, random: torch.Generator) -> tuple[Tensor, ...]:
         pixels, *labels = records(batch, random)
         label = labels[0] if labels else torch.zeros(len(pixels), dtype=torch.int64)
-        return self(self.codec.encode(pixels)), label
+        return self(self.look(pixels)), label
 
 
 def _taken_for_public(network: nn.Module, features: Tensor, label: Tensor) -> Tensor:
