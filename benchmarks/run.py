@@ -2,7 +2,8 @@
 
     python benchmarks/run.py            all of them
     python benchmarks/run.py NAME …     some; the results of the others stay
-    python benchmarks/run.py NAME=FILE  what NAME printed when it was run before (long ones are better run alone)
+    python benchmarks/run.py NAME=FILE  what NAME printed when it was run before (long ones are better run alone); a first line
+                                        "$ python benchmarks/NAME.py …" says with which options
 
 Each benchmark is a script beside this one that prints Markdown or plain lines. Its last output is kept in `benchmarks/results/`.
 """
@@ -87,8 +88,12 @@ def main() -> int:
     results = HERE / "results"
     results.mkdir(exist_ok=True)
     for name in wanted:
+        command = f"python benchmarks/{name}.py"
         if given[name]:
             output = Path(given[name]).read_text(encoding="utf-8").strip()
+            if output.startswith("$ "):
+                first, _, output = output.partition("\n")
+                command, output = first.removeprefix("$ "), output.strip()
         else:
             print(f"{name} …", file=sys.stderr, flush=True)
             done = subprocess.run(
@@ -99,7 +104,7 @@ def main() -> int:
                 return done.returncode
             output = done.stdout.strip()
         body = output if output.startswith("|") else f"```\n{output}\n```"
-        stamp = f"\n\n*{datetime.date.today()}; {machine()}.*\n"
+        stamp = f"\n\n*`{command}`; {datetime.date.today()}; {machine()}.*\n"
         (results / f"{name}.md").write_text(body + stamp, encoding="utf-8")
     parts = [
         "# Benchmark results\n\nWritten by `make bench` from runs; nothing here is typed by hand.\n"
@@ -107,8 +112,7 @@ def main() -> int:
     for name, title in BENCHMARKS.items():
         path = results / f"{name}.md"
         if path.exists():
-            command = f"`python benchmarks/{name}.py`"
-            parts.append(f"## {title}\n\n{command}\n\n{path.read_text(encoding='utf-8')}")
+            parts.append(f"## {title}\n\n{path.read_text(encoding='utf-8')}")
     (HERE / "RESULTS.md").write_text("\n".join(parts), encoding="utf-8")
     quote_in_readme(results)
     print(f"Wrote {HERE / 'RESULTS.md'}.", file=sys.stderr)
