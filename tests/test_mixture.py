@@ -536,7 +536,7 @@ def test_a_senseless_codec_is_refused_before_a_row_is_read(codec, message):
 
 
 def test_a_codec_and_public_data_are_for_one_another():
-    with pytest.raises(BadInput, match="with a codec only"):
+    with pytest.raises(BadInput, match="no use of public data with these settings"):
         Mixture().fit(blobs(4), SEVERAL, public=blobs(4, seed=1))
     with pytest.raises(BadInput, match="--public"):
         Mixture(codec="pca:8").fit(blobs(4), SEVERAL)

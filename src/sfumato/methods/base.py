@@ -120,6 +120,10 @@ class PrivateMethod(ABC):
         """
         return None
 
+    def _uses_public(self) -> bool:
+        """Whether these settings make any use of public data."""
+        return self.info.public != "unused"
+
     def _reads_while_training(self) -> bool:
         """Whether these settings read the private data while they train, though the method has others that do not."""
         return False
@@ -281,8 +285,9 @@ class PrivateMethod(ABC):
                     f"{name} needs a public data set of the same kind; give one with --public (in Python: public=)."
                 )
             return
-        if use == "unused":
-            raise BadInput(f"{name} makes no use of public data; leave --public out.")
+        if not self._uses_public():
+            how = "" if use == "unused" else " with these settings"
+            raise BadInput(f"{name} makes no use of public data{how}; leave --public out.")
         if (public.schema.kind, public.schema.shape) != (schema.kind, schema.shape):
             raise BadInput(
                 f"The public data are {public.schema.kind} of shape {public.schema.shape} and the private ones "

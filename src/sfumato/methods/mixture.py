@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from sfumato.codecs import CodecSpace
-from sfumato.data import Dataset, Schema
+from sfumato.data import Schema
 from sfumato.errors import BadInput
 from sfumato.features.remembered import RememberingSpace
 from sfumato.features.spaces import Space, space_of
@@ -118,12 +118,8 @@ class Mixture(LatentSynthesizer):
             )
         return capacity
 
-    def check_public(self, schema: Schema, public: Dataset | None) -> None:
-        if public is not None and self.codec is None:
-            raise BadInput(
-                "mixture makes use of public data with a codec only; set codec=pca:64, for one, or leave --public out."
-            )
-        super().check_public(schema, public)
+    def _uses_public(self) -> bool:
+        return self.codec is not None
 
     def _refines(self, schema: Schema) -> bool:
         return self.refine and refinable(schema)

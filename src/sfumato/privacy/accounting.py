@@ -303,12 +303,14 @@ def calibrate(plan: Callable[[float], Plan], budget: Budget) -> float:
         if inside >= 0:
             fits = multiplier
             if inside <= 3e-4 * steep:
-                return multiplier
+                break
         multiplier *= math.exp(-inside / steep)
     while fits is None:
         multiplier *= 1 + 5e-4
         fits = multiplier if cost(multiplier, fine) <= budget.epsilon else None
-    return fits
+    # Below this much noise sampled steps are priced as if unsampled, far above such a budget: rather a little more noise.
+    least = min(c.noise_multiplier for c in plan(fits) if c.rate < 1.0)
+    return fits * max(1.0, _LEAST_NOISE * (1 + 1e-9) / least)
 
 
 def _clt_guess(plan: Callable[[float], Plan], budget: Budget) -> float:
