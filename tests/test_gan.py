@@ -9,9 +9,9 @@ import torch
 from sfumato.data import Dataset, Schema
 from sfumato.errors import BadInput
 from sfumato.generators.gan import (
+    HeadedCritic,
     ImageCritic,
     ImageGenerator,
-    VectorCritic,
     VectorGenerator,
     move_average,
 )
@@ -60,12 +60,12 @@ def test_labels_matter_to_generator_and_critic():
     assert not torch.allclose(critic(made[0], ones), critic(made[0], zeros))
     vectors = VectorGenerator(6, 2, 4, 8)(ones, torch.Generator().manual_seed(1))
     assert vectors.shape == (3, 6)
-    assert VectorCritic(6, 2, 8)(vectors, torch.eye(2)[ones]).shape == (3,)
+    assert HeadedCritic(6, 2, 8)(vectors, torch.eye(2)[ones]).shape == (3,)
 
 
 def test_the_moving_average_moves_by_the_rest_of_the_decay():
     torch.manual_seed(0)
-    first, second = (VectorCritic(2, 0, 3) for _ in range(2))
+    first, second = (HeadedCritic(2, 0, 3) for _ in range(2))
     before = [p.detach().clone() for p in first.parameters()]
     move_average(first, second, 0.75)
     for kept, old, new in zip(first.parameters(), before, second.parameters(), strict=True):
@@ -128,6 +128,18 @@ def test_a_latent_network_learns_the_vectors_with_a_generous_budget():
     settings = {**TINY, "steps": 150, "critic_steps": 3, "width": 16, "batch": 64, "decay": 0.5}
     method = GanMi(codec="dct:4", **settings, learning_rate=0.01, grain=0.0)
     assert mean(method, Budget(epsilon=500.0, delta=1e-4)) > 150
+
+
+def test_a_latent_network_gives_each_class_its_own_images():
+    light, dark = pictures(220), pictures(30)
+    of_class = light.labels == 1
+    images = np.where(of_class[:, None, None, None], light.images, dark.images)
+    data = Dataset.from_arrays(images, light.labels, classes=2)
+    settings = {**TINY, "steps": 150, "width": 16, "batch": 64, "decay": 0.5}
+    method = GanMi(codec="dct:4", **settings, learning_rate=0.01, grain=0.0)
+    sample = method.fit(data, Budget(epsilon=500.0, delta=1e-4)).sample(60)
+    means = [sample.images[sample.labels == c].mean() for c in (0, 1)]
+    assert means[1] - means[0] > 60
 
 
 class Stop(Exception):

@@ -93,19 +93,6 @@ class VectorGenerator(nn.Module):
         return self.layers(_seeds(labels, self.latent, self.n_classes, generator))
 
 
-class VectorCritic(nn.Module):
-    """A vector and a one-hot label → dense layers → one number."""
-
-    def __init__(self, dim: int, n_classes: int, width: int) -> None:
-        super().__init__()
-        self.n_classes = n_classes
-        self.layers = _dense(dim + n_classes, width, 1)
-
-    def forward(self, vectors: Tensor, one_hot: Tensor) -> Tensor:
-        """(n, dim), (n, classes) → (n,)"""
-        return self.layers(torch.cat([vectors, one_hot], dim=1))[:, 0]
-
-
 class HeadedCritic(nn.Module):
     """A vector → dense layers → a number for each class, of which a one-hot label takes its own: no label can be overlooked."""
 

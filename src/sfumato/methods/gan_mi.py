@@ -5,7 +5,7 @@ by DP-SGD.
     repeat `steps` times:
         critic:     g = ∇ [D(v') − D(v) + λ (‖∇D(u)‖ − 1)²]  for a record's vector v, a generated v' and a u between the two;
                     clipped as one gradient, summed over a Poisson sample, + noise                          (a paid step)
-        generator:  after every few critic steps, minimise −D(G(z, y)); keep a moving average               (free)
+        generator:  after each critic step, or every few, minimise −D(G(z, y)); keep a moving average               (free)
     sample: x = codec.decode(G(z, y))                                                                       (free)
 
 Private: the records, through the critic's gradients and a noisy count of the classes. Public: codec, Schema, all settings.
@@ -23,7 +23,7 @@ from torch.nn import functional
 
 from sfumato.data import Batch, Schema
 from sfumato.errors import BadInput
-from sfumato.generators.gan import VectorCritic, VectorGenerator, move_average
+from sfumato.generators.gan import HeadedCritic, VectorGenerator, move_average
 from sfumato.methods.base import Workspace
 from sfumato.methods.counting import count, with_counts
 from sfumato.methods.descent import TrainingState, descend
@@ -51,8 +51,8 @@ class GanMi(LatentSynthesizer):
     the critic's gradients, each record's (with its generated companion and the penalty between them) clipped as one to `clip`;
     sums are divided by the expected size of a sample.
 
-    Differs from the paper: the penalty is that of WGAN-GP, between a record and its companion; labels; any codec; a moving
-    average of the generator.
+    Differs from the paper: the penalty is that of WGAN-GP, between a record and its companion; labels, for each of which the
+    critic has a number of its own; a generator step after every critic step; any codec; a moving average of the generator.
     """
 
     HELP = {
@@ -77,11 +77,11 @@ class GanMi(LatentSynthesizer):
         codec: str = "dct",
         rate: float = 0.02,
         steps: int = 1_000,
-        critic_steps: int = 5,
+        critic_steps: int = 1,
         clip: float = 1.0,
         penalty: float = 10.0,
         batch: int = 256,
-        learning_rate: float = 1e-3,
+        learning_rate: float = 3e-3,
         latent: int = 25,
         width: int = 32,
         decay: float = 0.98,
@@ -108,7 +108,7 @@ class GanMi(LatentSynthesizer):
 
     def _charges(self, schema: Schema, noise_multiplier: float) -> tuple[Charge, Charge]:
         dim = self._facts(schema).dim
-        critic = VectorCritic(dim, schema.n_classes, self.width)
+        critic = HeadedCritic(dim, schema.n_classes, self.width)
         steps = Charge(
             label=_LABEL,
             bound=enforced_gradient_bound(self.clip),
@@ -214,18 +214,15 @@ class GanMi(LatentSynthesizer):
         return self.codec_.bound / self.codec_.dim**0.5
 
     def _one_hot(self, labels: Tensor) -> Tensor:
-        classes = self.schema_.n_classes
-        if not classes:
-            return torch.empty(len(labels), 0)
-        return functional.one_hot(labels, classes).to(torch.float32)
+        return functional.one_hot(labels, max(1, self.schema_.n_classes)).to(torch.float32)
 
-    def _networks(self, schema: Schema) -> tuple[VectorGenerator, VectorCritic]:
+    def _networks(self, schema: Schema) -> tuple[VectorGenerator, HeadedCritic]:
         dim, classes = self.codec_.dim, schema.n_classes
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.seed)
             return (
                 VectorGenerator(dim, classes, self.latent, self.width),
-                VectorCritic(dim, classes, self.width),
+                HeadedCritic(dim, classes, self.width),
             )
 
     def _check(self) -> None:
