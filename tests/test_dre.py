@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import gc
+
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
 from sfumato.data import Dataset
 from sfumato.errors import BadInput
+from sfumato.features import remembered
 from sfumato.features.perceptual import Encoder
+from sfumato.features.remembered import RememberedRows
 from sfumato.methods import Dre, dre
 from sfumato.methods.counting import LABEL, ClassCounts, with_counts
 from sfumato.privacy import Budget, Charge, Neighbours, epsilon_of
@@ -150,6 +155,49 @@ def test_another_network_than_the_codec_may_tell_private_from_public(monkeypatch
     fitted = method.fit(private, BUDGET, public=public())
     told = next(r for r in fitted.log_ if r["event"] == "weights")["of public classes"]
     assert told[0] + told[2] > 0.9
+
+
+def test_the_network_sees_each_record_once_and_is_forgotten(monkeypatch):
+    seen: list[int] = []
+
+    class Counting(Halves):
+        def forward(self, pixels):
+            seen.append(len(pixels))
+            return super().forward(pixels)
+
+    monkeypatch.setattr(dre, "make_encoder", lambda *args, **kwargs: Counting())
+    private = pictures(np.repeat([0, 2], 300), 2, "private", labelled=False)
+    fitted = Dre(**SMALL, encoder="resnet18").fit(private, BUDGET, public=public())
+    assert sum(seen) <= len(public()) + len(private) + 20  # and a few random images, as a check
+    gc.collect()
+    assert not [held for held in gc.get_objects() if type(held) is RememberedRows]
+    assert len(fitted.sample(5)) == 5
+
+
+def test_remembered_rows_are_those_that_were_computed():
+    asked: list[Tensor] = []
+
+    def doubled(rows: Tensor) -> Tensor:
+        asked.append(rows)
+        return 2 * rows
+
+    memory = RememberedRows(doubled)
+    rows = torch.arange(8.0).view(4, 2)
+    twice = rows[[0, 2, 0]]
+    assert torch.equal(memory(twice), 2 * twice)
+    assert torch.equal(memory(rows), 2 * rows)
+    assert torch.equal(torch.cat(asked[1:]), rows[[1, 3]])
+    assert torch.equal(memory(rows.flip(0)), 2 * rows.flip(0))
+    assert memory(rows[:0]).shape == (0, 2)
+
+
+def test_memory_that_is_full_forgets_nothing_asked_for(monkeypatch):
+    monkeypatch.setattr(remembered, "_MEMORY", 16)  # two rows of two numbers
+    memory = RememberedRows(lambda rows: rows + 1)
+    rows = torch.arange(12.0).view(6, 2)
+    for _ in range(2):
+        assert torch.equal(memory(rows), rows + 1)
+    assert len(memory._kept) == 2
 
 
 def test_a_network_that_was_trained_on_the_private_set_is_refused():

@@ -37,6 +37,34 @@ class Remembered:
         return rows
 
 
+class RememberedRows:
+    """A function of records, (n, …) → (n, numbers), computed once for each record: for samples that meet them again and again."""
+
+    def __init__(self, compute: Callable[[Tensor], Tensor]) -> None:
+        self._compute = compute
+        self._kept: dict[bytes, Tensor] = {}
+        self._room = _MEMORY
+
+    def __call__(self, records: Tensor) -> Tensor:
+        if not len(records):
+            return self._compute(records)
+        keys = [
+            hashlib.blake2b(record.numpy().tobytes(), digest_size=16).digest() for record in records
+        ]
+        new = [place for place, key in enumerate(keys) if key not in self._kept]
+        found: dict[bytes, Tensor] = {}
+        if new:
+            computed = self._compute(records[new])
+            # A copy of each row: a view would keep the whole batch.
+            found = {keys[place]: row.clone() for place, row in zip(new, computed, strict=True)}
+            size = computed[0].numel() * computed.element_size()
+            for key, row in found.items():
+                if self._room >= size:
+                    self._kept[key] = row
+                    self._room -= size
+        return torch.stack([found[key] if key in found else self._kept[key] for key in keys])
+
+
 class RememberingSpace(Space):
     """Another space whose vectors are remembered: for one in which encoding is a network's work."""
 

@@ -23,6 +23,7 @@ from torch.nn import functional
 from sfumato.data import Batch, Schema
 from sfumato.errors import BadInput
 from sfumato.features.perceptual import Encoder, make_encoder, trained_on
+from sfumato.features.remembered import RememberedRows
 from sfumato.methods.base import Workspace
 from sfumato.methods.counting import count, with_counts
 from sfumato.methods.descent import TrainingState, descend
@@ -137,7 +138,8 @@ class Dre(LatentSynthesizer):
         vectors = self.codec_.encode(pixels)
         look = self._look(data.schema, workspace)
         seen = vectors if self.encoder is None else look(pixels)
-        features = _Standardised(look, seen)
+        # The memory is private and ends with this function.
+        features = _Standardised(look if self.encoder is None else RememberedRows(look), seen)
         public = features(seen)
         network = self._network(features.dim)
         average = copy.deepcopy(network).requires_grad_(False)
