@@ -228,6 +228,20 @@ def test_an_anchor_tells_pale_from_bright_at_the_same_length():
     assert torch.equal(plain(bright.values)[0], bright.values.flatten(1))
 
 
+def test_an_anchor_leaves_the_squares_something_to_tell_images_by():
+    network = nn.Sequential(nn.Conv2d(1, 3, 3, bias=False), nn.ReLU()).eval()
+    anchored = AnchoredEncoder(NetworkEncoder(network, ("pixels",), SHAPE), SHAPE)
+    phi = PerceptualFeatures(anchored, moments=2, balance=True)
+    rows = phi(batch_of(100))
+    first, second = rows.split(anchored.widths[0], dim=1)
+    # The constant beside the squares has about their own length, as beside the features themselves.
+    for part in (first, second):
+        assert ((part[:, -1] > 0.2) & (part[:, -1] < 0.95)).all()
+    # In units of c alone: the squares of [e, c] would have had c² beside them.
+    raw = anchored(batch_of(100).values)[0]
+    assert (raw[:, -1].square() / raw[:, :-1].square().norm(dim=1)).min() > 2
+
+
 # -- public centre and basis -----------------------------------------------------------------------------------------
 
 

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from sfumato.errors import CorruptArtifact
-from sfumato.generators import ConvGenerator, Training, checkpoint_step, train
+from sfumato.generators import ClassedGenerator, ConvGenerator, Training, checkpoint_step, train
 from sfumato.generators.networks import DoublingConv
 from sfumato.methods import Synthesizer
 from sfumato.methods.run import RunFolder
@@ -153,3 +153,38 @@ def test_a_killed_fit_goes_on_from_its_release_and_spends_nothing_again(how, tmp
     assert steps[-1] == 800
     assert not list(Path(run.path).rglob("*.part"))
     assert len(Synthesizer.load(run.path).sample(10)) == 10
+
+
+@pytest.mark.parametrize("shape", [(1, 28, 28), (3, 10, 7)])
+@pytest.mark.parametrize("classes", [0, 3])
+def test_a_classed_generator_draws_each_class_with_its_own_layers(shape, classes):
+    torch.manual_seed(0)
+    generator = ClassedGenerator(shape, classes, 5, 12, texture=True).eval()
+    with torch.no_grad():
+        generator.own.normal_()
+        generator.template.normal_()
+    labels = torch.tensor([2, 0, 1, 1, 2]) if classes else torch.zeros(5, dtype=torch.int64)
+    seeded = [torch.Generator().manual_seed(4) for _ in range(2)]
+    images = generator(labels, seeded[0])
+    assert images.shape == (5, *shape)
+    assert float(images.min()) >= 0
+    assert float(images.max()) <= 1
+    # A second route: one matrix for each record.
+    noise = torch.randn(5, 5, generator=seeded[1])
+    matrices = generator.common + generator.own[labels]
+    mixed = torch.einsum("nl,nlh->nh", noise, matrices)
+    expected = torch.relu(mixed * generator.gain[labels] + generator.shift[labels])
+    assert torch.allclose(generator._begin(noise, labels), expected, atol=1e-5)
+
+
+def test_what_one_class_learns_leaves_the_others_alone():
+    torch.manual_seed(0)
+    generator = ClassedGenerator((1, 8, 8), 2, 4, 6).eval()
+    labels = torch.tensor([0, 1, 0, 1])
+    before = generator(labels, torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        generator.own[1] += 1
+        generator.template[1] += 1
+    after = generator(labels, torch.Generator().manual_seed(1))
+    assert torch.equal(before[labels == 0], after[labels == 0])
+    assert not torch.allclose(before[labels == 1], after[labels == 1])

@@ -49,6 +49,10 @@ class Encoder(nn.Module, ABC):
     @abstractmethod
     def forward(self, pixels: Tensor) -> list[Tensor]: ...
 
+    def square(self, tap: Tensor, place: int) -> Tensor:
+        """The squares of the tap at `place`, at any scale: (n, width)."""
+        return tap.square()
+
 
 class ScatteringEncoder(Encoder):
     """Wavelet scattering as an encoder: one tap for each order, so that no public data and no trained network is needed."""
@@ -139,8 +143,9 @@ class AnchoredEncoder(Encoder):
     """Each tap of another encoder with a constant beside it, of the length that the tap has for a typical image.
 
     Scaling to length 1 forgets how strong a tap was: a pale image and a bright one give the same direction. Beside a constant c
-    the direction of [e, c] still tells ‖e‖ from c, and its length is 1 all the same. The constants are public: they are measured
-    on smooth random images, drawn from a fixed seed.
+    the direction of [e, c] still tells ‖e‖ from c, and its length is 1 all the same. Beside the squares stands the length of a
+    typical e², which is far smaller than c²: that would outweigh them and leave nothing to tell images by. The constants are
+    public: they are measured on smooth random images, drawn from a fixed seed.
     """
 
     def __init__(self, encoder: Encoder, shape: tuple[int, ...]) -> None:
@@ -151,11 +156,16 @@ class AnchoredEncoder(Encoder):
         random = torch.Generator().manual_seed(0)
         coarse = torch.rand(_ANCHOR_IMAGES, shape[0], 4, 4, generator=random)
         images = functional.interpolate(coarse, size=shape[1:], mode="bilinear")
-        lengths = torch.ones(len(self.taps))
+        lengths, of_squares = torch.ones(2, len(self.taps))
         if not any(p.is_meta for p in encoder.parameters()):  # else in outline only
             with torch.no_grad():
-                lengths = torch.stack([tap.norm(dim=1).mean() for tap in encoder(images)])
+                taps = encoder(images)
+            lengths = torch.stack([tap.norm(dim=1).mean() for tap in taps])
+            of_squares = torch.stack([tap.square().norm(dim=1).mean() for tap in taps])
         self.register_buffer("lengths", lengths, persistent=False)
+        self.register_buffer(
+            "squared", of_squares / lengths.square().clamp(min=1e-30), persistent=False
+        )
 
     def train(self, mode: bool = True) -> AnchoredEncoder:
         """Stay in evaluation mode."""
@@ -167,6 +177,11 @@ class AnchoredEncoder(Encoder):
             torch.cat([tap, lengths[place].expand(len(tap), 1)], dim=1)
             for place, tap in enumerate(self.encoder(pixels))
         ]
+
+    def square(self, tap: Tensor, place: int) -> Tensor:
+        squares = tap.square()
+        constant = squares[:, -1:] * self.get_buffer("squared")[place]
+        return torch.cat([squares[:, :-1], constant], dim=1)
 
 
 def check_row_wise(network: nn.Module) -> None:
@@ -365,7 +380,11 @@ class PerceptualFeatures(FeatureMap):
         raw = [part / peak.clamp(min=1e-30) for part, peak in zip(raw, peaks, strict=True)]
         parts = self._unit(raw, 1.0)
         if self.moments == 2:
-            parts += self._unit([part.square() for part in raw], self.second_weight)
+            squares = [
+                self.encoder.square(part, place)
+                for part, place in zip(raw, self._places, strict=True)
+            ]
+            parts += self._unit(squares, self.second_weight)
         return torch.cat(parts, dim=1)
 
     def _unit(self, parts: list[Tensor], length: float) -> list[Tensor]:

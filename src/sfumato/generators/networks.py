@@ -52,17 +52,66 @@ class ConvGenerator(nn.Module):
     def forward(self, labels: Tensor, generator: torch.Generator) -> Tensor:
         """(n,) labels → (n, channels, height, width) in [0, 1]"""
         noise = torch.randn(len(labels), self.latent, generator=generator).to(labels.device)
-        if self.n_classes:
-            noise = torch.cat(
-                [noise, functional.one_hot(labels, self.n_classes).to(noise.dtype)], dim=1
-            )
-        x = self.dense(noise).view(-1, 16, *self.base)
+        x = self.dense(self._begin(noise, labels)).view(-1, 16, *self.base)
         x = x.contiguous(memory_format=torch.channels_last)
         x = functional.relu(self.first(_twice(x)))
-        x = self.second(x)
+        x = self._finish(self.second(x), labels)
         if self.texture is not None:
             x = x + self.texture(labels, generator)
         return torch.sigmoid(x)[:, :, : self.shape[1], : self.shape[2]]
+
+    def _begin(self, noise: Tensor, labels: Tensor) -> Tensor:
+        """What the dense layers get."""
+        if not self.n_classes:
+            return noise
+        return torch.cat([noise, functional.one_hot(labels, self.n_classes).to(noise.dtype)], dim=1)
+
+    def _finish(self, drawn: Tensor, labels: Tensor) -> Tensor:
+        """The picture before it is squashed."""
+        return drawn
+
+
+class ClassedGenerator(ConvGenerator):
+    """A `ConvGenerator` in which each class has a first layer and a template of its own.
+
+    A one-hot label beside the normals only shifts what the first layer makes of them, and batch normalisation over all
+    classes together then takes the differences between classes for the spread within one. Here the first layer of a class is a
+    common matrix plus its own, without batch normalisation; the template is added to the picture before it is squashed.
+    """
+
+    def __init__(
+        self,
+        shape: tuple[int, ...],
+        n_classes: int,
+        latent: int,
+        hidden: int,
+        *,
+        texture: bool = False,
+    ) -> None:
+        super().__init__(shape, n_classes, latent, hidden, texture=texture)
+        classes, (high, wide) = max(1, n_classes), self.base
+        self.dense = nn.Sequential(
+            nn.Linear(hidden, 16 * high * wide), nn.BatchNorm1d(16 * high * wide)
+        )
+        self.common = nn.Parameter(torch.randn(latent, hidden) / math.sqrt(latent))
+        self.own = nn.Parameter(torch.zeros(classes, latent, hidden))
+        self.shift = nn.Parameter(0.3 * torch.randn(classes, hidden))
+        self.gain = nn.Parameter(torch.ones(classes, hidden))
+        self.template = nn.Parameter(torch.zeros(classes, shape[0], 4 * high, 4 * wide))
+
+    def _begin(self, noise: Tensor, labels: Tensor) -> Tensor:
+        which = self._which(labels)
+        # Class by class: a matrix for each record would not fit the memory.
+        places = [(which == c).nonzero()[:, 0] for c in range(len(self.own))]
+        parts = [noise[at] @ matrix for at, matrix in zip(places, self.own, strict=True)]
+        own = torch.cat(parts)[torch.cat(places).argsort()]
+        return functional.relu((noise @ self.common + own) * self.gain[which] + self.shift[which])
+
+    def _finish(self, drawn: Tensor, labels: Tensor) -> Tensor:
+        return drawn + self.template[self._which(labels)]
+
+    def _which(self, labels: Tensor) -> Tensor:
+        return labels if self.n_classes else torch.zeros_like(labels)
 
 
 class Texture(nn.Module):

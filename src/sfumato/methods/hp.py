@@ -70,7 +70,7 @@ class Hp(Matched):
         "latent": "Normal numbers that go into the generator; auto: 5 for images, 10 for tables.",
         "hidden": "Width of the generator's dense layers; auto: 500 for images, 200 for tables.",
         "layers": "Dense hidden layers of a dense generator; the convolutional one has one.",
-        "network": "The generator: auto (conv for images, dense for tables), conv or dense.",
+        "network": "The generator: auto (classed for images, dense for tables), conv, classed (own layers per class), dense.",
         "steps": "Training steps of the generator.",
         "batch": "Generated records per training step, spread evenly over the classes; auto: 200 for images, 500 for tables.",
         "learning_rate": "Adam's learning rate, at the start.",
@@ -138,6 +138,9 @@ class Hp(Matched):
         self.restarts = restarts
         self.training_seed = training_seed
         self.seed = seed
+
+    def _auto(self, schema: Schema) -> str:
+        return "classed" if schema.kind == "images" else "dense"
 
     def plan(self, schema: Schema, noise_multiplier: float) -> Plan:
         self._check(schema)

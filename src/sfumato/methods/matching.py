@@ -19,10 +19,10 @@ from torch import Tensor, nn
 from sfumato.data import Schema
 from sfumato.errors import BadInput
 from sfumato.features.tabular import Encoding, encoding_of
-from sfumato.generators import ConvGenerator, DenseGenerator, Training, train
+from sfumato.generators import ClassedGenerator, ConvGenerator, DenseGenerator, Training, train
 from sfumato.methods.base import Synthesizer, Workspace
 
-NETWORKS = ("auto", "conv", "dense")
+NETWORKS = ("auto", "conv", "classed", "dense")
 _AT_ONCE = 1000
 _FINAL_SEED = 20_210_413  # any constant: all generators are judged on the same draw
 _FINAL_RECORDS = 4000
@@ -75,12 +75,20 @@ class Matched(Synthesizer):
     def _encoding(self, schema: Schema) -> Encoding:
         return encoding_of(schema, self.squash)
 
-    def _network(self, schema: Schema, seed: int = 0) -> nn.Module:
+    def _auto(self, schema: Schema) -> str:
+        """What network=auto is."""
+        return "conv" if schema.kind == "images" else "dense"
+
+    def _kind(self, schema: Schema) -> str:
+        return self._auto(schema) if self.network == "auto" else self.network
+
+    def _network(self, schema: Schema, kind: str, seed: int = 0) -> nn.Module:
         latent = self._latent(schema)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            if schema.kind == "images" and self.network != "dense":
-                return ConvGenerator(schema.shape, schema.n_classes, latent, self._hidden(schema))
+            if kind != "dense":
+                made = ClassedGenerator if kind == "classed" else ConvGenerator
+                return made(schema.shape, schema.n_classes, latent, self._hidden(schema))
             encoding = self._encoding(schema)
             return DenseGenerator(
                 encoding.numbers,
@@ -104,7 +112,7 @@ class Matched(Synthesizer):
         first = self.seed if self.training_seed is None else self.training_seed
         best: tuple[float, nn.Module] | None = None
         for restart in range(self.restarts):
-            network = self._network(schema, first + restart)
+            network = self._network(schema, self._kind(schema), first + restart)
             matching = matching_of(network)
             alone = self.restarts == 1
             train(
@@ -154,7 +162,10 @@ class Matched(Synthesizer):
     def _restore(self, state: dict[str, Tensor]) -> None:
         self.shares_ = state["shares"]
         self.loss_ = float(state.get("loss", math.nan))  # a run of 0.1.0 has none
-        self.generator_ = self._network(self.schema_)
+        kind = self._kind(self.schema_)
+        if self.network == "auto" and kind == "classed" and "network.own" not in state:
+            kind = "conv"  # what auto was in 0.1.0
+        self.generator_ = self._network(self.schema_, kind)
         self.generator_.load_state_dict(
             {
                 name.removeprefix("network."): t
@@ -180,9 +191,9 @@ class Matched(Synthesizer):
             raise self._bad("squash", "positive, or none to compress no column")
         if self.network not in NETWORKS:
             raise self._bad("network", f"one of {', '.join(NETWORKS)}")
-        if self.network == "conv" and schema.kind == "table":
+        if self.network in ("conv", "classed") and schema.kind == "table":
             raise BadInput(
-                f"{self.info.name}'s network=conv makes images and this data set is a table; use auto or dense."
+                f"{self.info.name}'s network={self.network} makes images and this data set is a table; use auto or dense."
             )
 
     def _bad(self, name: str, wanted: str) -> BadInput:

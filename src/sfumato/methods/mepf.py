@@ -35,7 +35,7 @@ from sfumato.features.perceptual import (
     trained_on,
     weighed_axes,
 )
-from sfumato.generators import ConvGenerator, Training, train
+from sfumato.generators import ClassedGenerator, ConvGenerator, Training, train
 from sfumato.generators.resnet import ResNetGenerator
 from sfumato.methods.base import Workspace
 from sfumato.methods.matching import Matched
@@ -104,7 +104,7 @@ class Mepf(Matched):
         "basis": "The directions: random, or public for the principal axes of the public data.",
         "stop": "Whether a second release, at ten times the noise multiplier, picks the best generator on the way.",
         "stop_encoder": "The encoder for early stopping; auto: the same as for training.",
-        "network": "The generator: auto (conv up to 28 pixels, else resnet), conv or resnet.",
+        "network": "The generator: auto (classed up to 28 pixels, else resnet), conv, classed (own layers per class), resnet.",
         "latent": "Normal numbers that go into the generator.",
         "hidden": "Width of the conv generator's dense layer.",
         "width": "Channels of the resnet generator at full size; eight times as many at the smallest.",
@@ -356,7 +356,7 @@ class Mepf(Matched):
         judged = released.pop() if self.stop else None
 
         seed = self.seed if self.training_seed is None else self.training_seed
-        generator = self._network(schema, seed).to(device)
+        generator = self._network(schema, self._kind(schema), seed).to(device)
         matching = PerceptualMatching(
             generator,
             encoder,
@@ -459,13 +459,16 @@ class Mepf(Matched):
         noise = (embedding.noise_std * len(embedding.shares)) ** 2
         return weighed_axes(rows, self.directions, self.weigh, noise).to(phi.device)
 
-    def _network(self, schema: Schema, seed: int = 0) -> nn.Module:
+    def _auto(self, schema: Schema) -> str:
+        return "classed" if max(schema.shape[1:]) <= 28 else "resnet"
+
+    def _network(self, schema: Schema, kind: str, seed: int = 0) -> nn.Module:
         latent = self._latent(schema)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            small = max(schema.shape[1:]) <= 28
-            if self.network == "conv" or (self.network == "auto" and small):
-                return ConvGenerator(
+            if kind != "resnet":
+                made = ClassedGenerator if kind == "classed" else ConvGenerator
+                return made(
                     schema.shape, schema.n_classes, latent, self.hidden, texture=self.texture
                 )
             return ResNetGenerator(schema.shape, schema.n_classes, latent, self.width)
@@ -500,7 +503,7 @@ class Mepf(Matched):
         if not 0 < self.encoder_rate <= 1:
             raise self._bad("encoder_rate", "above 0 and at most 1")
         for name, known in (
-            ("network", ("auto", "conv", "resnet")),
+            ("network", ("auto", "conv", "classed", "resnet")),
             ("loss", LOSSES),
             ("basis", ("random", "public")),
             ("device", ("cpu", "cuda", "auto")),

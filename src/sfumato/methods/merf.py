@@ -66,7 +66,7 @@ class Merf(Matched):
         "latent": "Normal numbers that go into the generator; auto: 5 for images, 10 for tables.",
         "hidden": "Width of the generator's dense layers.",
         "layers": "Dense hidden layers of a dense generator; the convolutional one has one.",
-        "network": "The generator: auto (conv for images, dense for tables), conv or dense.",
+        "network": "The generator: auto (conv for images, dense for tables), conv, classed (conv, own layers per class), dense.",
         "steps": "Training steps of the generator.",
         "batch": "Generated records per training step, spread evenly over the classes; auto: 100 for images, 500 for tables.",
         "block": "Frequencies compared in one training step; fewer is faster and noisier.",
