@@ -19,6 +19,7 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 BENCHMARKS = {
+    "every_method": "Every method that makes images, side by side",
     "embedding_pass": "The embedding pass, as a share of the matrix-product peak",
     "noise_speed": "Exact noise",
     "merf_speed": "The whole DP-MERF fit, against a plain implementation",
@@ -38,7 +39,6 @@ BENCHMARKS = {
     "llm_accuracy": "DP-LLM on MNIST and Fashion-MNIST",
     "dpsgd_speed": "A DP-SGD step, against the same step without privacy",
     "dre_modes": "DP-DRE and DP-MGE on some classes of a public superset",
-    "gan_accuracy": "DP-CGAN, DP-GAN-FT and DP-GAN-MI on Fashion-MNIST",
     "llm_attributions": "DP-LLM filters beside attributions of a DP-CNN",
     "evaluation_speed": "Evaluation: real-data accuracy of the classifiers, and their time",
     "evaluation_paper": "Evaluation: the paper preset on real data, beside the papers' own real-data rows",
