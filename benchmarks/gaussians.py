@@ -26,7 +26,7 @@ SETTINGS = {
     "merf": {"features": 2_000, "length_scale": 0.0139, "block": 250},
     "hp": {
         "order": 30,
-        "product_order": 20,
+        "product_order": 30,
         "length_scale": 0.0139,
         "gamma": 0.05,
         # In two dimensions the product kernel sees everything.

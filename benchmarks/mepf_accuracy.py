@@ -30,7 +30,7 @@ SETTINGS = {
     "pool": "8",
     "balance": "true",
     "anchor": "true",
-    "steps": "1000",
+    "steps": "700",
     "learning_rate": "0.015",
 }
 PUBLISHED = {  # thesis, app. D: DP-MEPF (φ1, φ2) at ε = 1

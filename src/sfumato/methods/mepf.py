@@ -172,7 +172,7 @@ class Mepf(Matched):
         hidden: int = 500,
         width: int = 64,
         texture: bool = True,
-        weigh: float = 0.5,
+        weigh: float = 0.0,
         directions: int = 600,
         loss: str = "averaged",
         memory: float = 0.7,
