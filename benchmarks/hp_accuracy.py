@@ -4,7 +4,7 @@
                                      [--images 60000]
 
 `--metrics logreg,mlp,mean12` adds the mean of the papers' twelve classifiers; with `--images 10000`, a sixth of what the papers
-train on, they take minutes. Settings are those the paper chose for each set, but for the generator of Fashion-MNIST: length scale and
+train on, they take minutes. Settings are those the paper chose for each set, but for Fashion-MNIST's generator; length scale and
 generator are public constants of the caller's.
 """
 
