@@ -1,6 +1,6 @@
 """Every method that makes images, side by side: `sfumato compare` on one file a data set, as a short table and a picture.
 
-    python benchmarks/every_method.py [examples/every-method.toml examples/gradients-mnist.toml] [--out runs] [--jobs 2]
+    python benchmarks/every_method.py [examples/every-method.toml …] [--out runs] [--jobs 2]
                                       [--picture docs/images/every-method.png]
 
 Each cell is the mean over seeds (and the range) of the accuracy, in per cent, on real test images of a classifier trained on
@@ -20,7 +20,11 @@ from sfumato.comparison import compare
 from sfumato.comparison.config import read_config
 from sfumato.methods import get_method
 
-FILES = ("examples/every-method.toml", "examples/gradients-mnist.toml")
+FILES = (
+    "examples/every-method.toml",
+    "examples/public-latent.toml",
+    "examples/gradients-mnist.toml",
+)
 SHORT = {"accuracy.logreg": "LR", "accuracy.mlp": "MLP", "accuracy.cnn": "CNN"}
 
 
