@@ -13,6 +13,7 @@ from sfumato.embedding import MeanEmbedding
 from sfumato.errors import BadInput
 from sfumato.features.hermite import Hermite, SumKernel
 from sfumato.features.tabular import Block, encoding_of
+from sfumato.generators import ClassedGenerator, ConvGenerator
 from sfumato.methods import Hp
 from sfumato.methods.hp import _Matching
 from sfumato.privacy import Budget, Neighbours, enforced_bound, epsilon_of
@@ -151,6 +152,22 @@ def test_the_product_kernel_teaches_what_marginals_cannot():
     assert together > 0.85
     assert np.mean(values[:, 2] == values[:, 3]) > 0.7
     assert 0.3 < np.mean(values[:, 0] > 2) < 0.7
+
+
+def test_a_run_from_before_classes_had_their_own_layers_still_opens():
+    fitted = Hp(**TINY, network="conv").fit(images(), BUDGET)
+    old = Hp(**TINY)  # network=auto, as runs of 0.1.0 have it
+    old.schema_ = fitted.schema_
+    old._restore(fitted._state())
+    assert type(old.generator_) is ConvGenerator
+    new = Hp(**TINY).fit(images(), BUDGET)
+    assert type(new.generator_) is ClassedGenerator
+    again = Hp(**TINY)
+    again.schema_ = new.schema_
+    again._restore(new._state())
+    labels = torch.tensor([0, 1, 1])
+    made = [m.generator_(labels, torch.Generator().manual_seed(1)) for m in (new, again)]
+    assert torch.equal(*made)
 
 
 def test_training_again_from_the_releases_is_free_and_can_change_gamma(tmp_path):
