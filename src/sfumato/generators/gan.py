@@ -53,7 +53,7 @@ class ImageGenerator(nn.Module):
 
 
 class ImageCritic(nn.Module):
-    """Strided 4×4 convolutions → one number; a label enters by its product with pooled features (Miyato and Koyama 2018)."""
+    """Strided 4×4 convolutions → a number for each class, of which a label takes its own: no label can be overlooked."""
 
     def __init__(self, shape: tuple[int, ...], n_classes: int, width: int) -> None:
         super().__init__()
@@ -66,18 +66,14 @@ class ImageCritic(nn.Module):
         self.norms = nn.ModuleList(_norm(size) for size in sizes[1:])
         for _ in range(times):
             height, wide = height // 2, wide // 2
-        self.score = nn.Linear(sizes[-1] * height * wide, 1)
-        self.label = nn.Embedding(n_classes, sizes[-1]) if n_classes else None
+        self.score = nn.Linear(sizes[-1] * height * wide, max(1, n_classes))
 
     def forward(self, images: Tensor, labels: Tensor) -> Tensor:
         """(n, channels, height, width) in [0, 1], (n,) labels → (n,)"""
         x = 2 * images - 1
         for block, norm in zip(self.blocks, self.norms, strict=True):
             x = functional.leaky_relu(norm(block(x)), 0.2)
-        found = self.score(x.flatten(1))[:, 0]
-        if self.label is not None:
-            found = found + (self.label(labels) * x.mean(dim=(2, 3))).sum(dim=1)
-        return found
+        return self.score(x.flatten(1)).gather(1, labels[:, None])[:, 0]
 
 
 class VectorGenerator(nn.Module):
