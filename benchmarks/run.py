@@ -19,12 +19,13 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 BENCHMARKS = {
-    "every_method": "Every method that makes images, side by side",
+    "every_method": "Methods that make images, side by side",
     "embedding_pass": "The embedding pass, as a share of the matrix-product peak",
     "noise_speed": "Exact noise",
     "merf_speed": "The whole DP-MERF fit, against a plain implementation",
     "mepf_speed": "A DP-MEPF step, against one pass of its encoder and generator",
     "mepf_accuracy": "DP-MEPF on Fashion-MNIST and MNIST",
+    "mepf_choices": "DP-MEPF's choices, one at a time",
     "mixture_accuracy": "The mixture on Fashion-MNIST and MNIST",
     "mixture_xray": "The mixture on chest X-rays: a small medical set",
     "mixture_proxies": "The mixture's settings on public stand-ins",
