@@ -46,7 +46,7 @@ def table(
     columns = [(e, m) for e in epsilons for m in metrics]
     found = {(r["method"], r["published"], r["epsilon"], r["metric"]): r for r in rows}
     heads = [f"ε = {e:g}: {SHORT.get(m, m)}" for e, m in columns]
-    lines = [f"| {data} | " + " | ".join(heads) + " | fit, s of one core |"]
+    lines = [f"| {data} | " + " | ".join(heads) + " | fit, s (1 thread, wall clock) |"]
     lines.append("|---|" + "---|" * (len(heads) + 1))
     for name, title in titles.items():
         cells = [cell(found.get((name, False, *column))) for column in columns]

@@ -41,12 +41,12 @@ PUBLISHED = {  # thesis, app. D: DP-MEPF (φ1, φ2) at ε = 1
 
 def cell(
     data: str, neighbours: str, seed: int, settings: dict[str, str], arguments: argparse.Namespace
-) -> tuple[list[float], float]:
-    """Accuracies in per cent, and the processor seconds of the fit on one thread."""
+) -> tuple[list[float], float | None]:
+    """Accuracies in per cent, and the processor seconds of the fit on one thread; None if some of it was there already."""
     train, test = (sfumato.load(f"{data}:{split}") for split in ("train", "test"))
     budget = sfumato.Budget(epsilon=1.0, delta=1e-5, neighbours=sfumato.Neighbours(neighbours))
     folder = Path(arguments.runs) / f"{data}-{neighbours}-{seed}" if arguments.runs else None
-    began = time.process_time()
+    whole, began = folder is None or not folder.exists(), time.process_time()
     if folder is not None and (folder / "manifest.json").exists():
         fitted = Synthesizer.load(folder)
     else:
@@ -54,7 +54,7 @@ def cell(
         fitted = method.fit(
             train, budget, out=folder, resume=folder is not None and folder.exists()
         )
-    seconds = time.process_time() - began
+    seconds = time.process_time() - began if whole else None
     result = sfumato.evaluate(
         fitted.sample(arguments.samples, seed=seed),
         test,
@@ -62,7 +62,15 @@ def cell(
         seed=seed,
     )
     found = [100 * metric.value for metric in result.metrics]
-    print(data, neighbours, seed, found, f"{seconds:.0f} s", file=sys.stderr, flush=True)
+    print(
+        data,
+        neighbours,
+        seed,
+        found,
+        "–" if seconds is None else f"{seconds:.0f} s",
+        file=sys.stderr,
+        flush=True,
+    )
     return found, seconds
 
 
@@ -88,9 +96,10 @@ def main() -> None:
             ]
             columns = list(zip(*(found for found, _ in rows), strict=True))
             shown = [f"{statistics.mean(v):.1f} ({min(v):.1f}–{max(v):.1f})" for v in columns]
-            seconds = statistics.median(s for _, s in rows)
+            times = [s for _, s in rows if s is not None]
+            seconds = f"{statistics.median(times):.0f}" if times else "–"
             title = f"{data}, {neighbours}, seeds: {arguments.seeds}, mean (range)"
-            print(f"| {title} | " + " | ".join(shown) + f" | {seconds:.0f} |", flush=True)
+            print(f"| {title} | " + " | ".join(shown) + f" | {seconds} |", flush=True)
         published = PUBLISHED.get(data, {})
         shown = [f"*{published.get(m, '–')}*" for m in metrics]
         print(f"| *{data}, published, replace-one* | " + " | ".join(shown) + " | |", flush=True)

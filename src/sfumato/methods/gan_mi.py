@@ -5,7 +5,7 @@ by DP-SGD.
     repeat `steps` times:
         critic:     g = ∇ [D(v') − D(v) + λ (‖∇D(u)‖ − 1)²]  for a record's vector v, a generated v' and a u between the two;
                     clipped as one gradient, summed over a Poisson sample, + noise                          (a paid step)
-        generator:  after each critic step, or every few, minimise −D(G(z, y)); keep a moving average               (free)
+        generator:  every `critic_steps` critic steps, minimise −D(G(z, y)); keep a moving average           (free)
     sample: x = codec.decode(G(z, y))                                                                       (free)
 
 Private: the records, through the critic's gradients and a noisy count of the classes. Public: codec, Schema, all settings.
