@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 _GROUP = 8  # channels normalised together
+SLOPE = 0.2  # of dense critics' rectifiers, below zero
 
 
 def _doublings(shape: tuple[int, ...]) -> int:
@@ -104,7 +105,7 @@ class HeadedCritic(nn.Module):
 def _dense(inputs: int, width: int, outputs: int) -> nn.Sequential:
     layers: list[nn.Module] = []
     for _ in range(3):
-        layers += [nn.Linear(inputs, width), nn.LeakyReLU(0.2)]
+        layers += [nn.Linear(inputs, width), nn.LeakyReLU(SLOPE)]
         inputs = width
     return nn.Sequential(*layers, nn.Linear(width, outputs))
 

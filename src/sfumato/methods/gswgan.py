@@ -19,12 +19,13 @@ from __future__ import annotations
 import copy
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
 
 from sfumato.data import Batch, Schema
 from sfumato.errors import BadInput
 from sfumato.generators.gan import HeadedCritic, move_average
+from sfumato.generators.wasserstein import WassersteinCritic
 from sfumato.methods.base import Workspace
 from sfumato.methods.counting import count, with_counts
 from sfumato.methods.descent import TrainingState, descend
@@ -41,7 +42,6 @@ from sfumato.privacy import (
 )
 
 _LABEL = "image gradients"
-_BETAS = (0.5, 0.9)
 
 
 @register(
@@ -185,16 +185,15 @@ class GsWgan(ImageSynthesizer):
             move_average(average, generator, self.decay)
         self.generator_ = average.eval()
 
-    def new_critic(self) -> HeadedCritic:
+    def new_critic(self) -> WassersteinCritic:
         """Every critic begins as this public one."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.seed + 1)
             dim = self._seen(torch.zeros(1, *self.schema_.shape)).numel()
-            critic = HeadedCritic(dim, self.schema_.n_classes, self.critic_width)
+            network = HeadedCritic(dim, self.schema_.n_classes, self.critic_width)
         # What a critic says of an image should be what it learnt, and not the random weights that it began with.
-        first = next(critic.parameters())
-        first.data.mul_(0.1)
-        return critic
+        next(network.parameters()).data.mul_(0.1)
+        return WassersteinCritic(network, penalty=self.penalty, learning_rate=self.critic_rate)
 
     def _seen(self, images: Tensor) -> Tensor:
         """What a critic sees of images, (n, numbers): means of squares of `shrink` × `shrink` pixels, of unchanged length."""
@@ -247,19 +246,23 @@ class _Lesson:
     def __init__(self, images: Tensor, labels: Tensor, how: GsWgan) -> None:
         self.images, self.labels, self.how = images, labels, how
 
-    def catch_up(self, shard: Batch, earlier: _Critic | None, random: torch.Generator) -> _Critic:
+    def catch_up(
+        self, shard: Batch, earlier: WassersteinCritic | None, random: torch.Generator
+    ) -> WassersteinCritic:
         """The shard's critic, trained against these images from what it was before."""
         steps = self.how.phase_steps if earlier else self.how.warm_steps
-        critic = earlier or _Critic(self.how.new_critic(), self.how)
+        critic = earlier or self.how.new_critic()
         self._teach(critic, shard, steps, random)
         return critic
 
-    def opinion(self, shard: Batch, critic: _Critic, random: torch.Generator) -> Tensor:
+    def opinion(self, shard: Batch, critic: WassersteinCritic, random: torch.Generator) -> Tensor:
         """∇ of −Σ D(x, y) with respect to the images, flat, after a few more steps."""
         self._teach(critic, shard, self.how.critic_steps, random)
         return -critic.slope(self.images, self.labels).flatten()
 
-    def _teach(self, critic: _Critic, shard: Batch, steps: int, random: torch.Generator) -> None:
+    def _teach(
+        self, critic: WassersteinCritic, shard: Batch, steps: int, random: torch.Generator
+    ) -> None:
         real, label = self.how.real(shard)
         if len(real) == 0:
             return
@@ -269,43 +272,3 @@ class _Lesson:
             other = torch.randint(len(self.images), (size,), generator=random)
             between = torch.rand(size, 1, generator=random)
             critic.learn((real[one], label[one]), (self.images[other], self.labels[other]), between)
-
-
-class _Critic:
-    """A Wasserstein critic with a gradient penalty (Gulrajani et al. 2017), and its optimiser.
-
-    A copy shares the network until it learns: most are asked for an opinion only.
-    """
-
-    def __init__(self, network: nn.Module, how: GsWgan) -> None:
-        self.network, self.penalty, self.shared = network, how.penalty, False
-        self.optimiser = torch.optim.Adam(
-            network.parameters(), lr=how.critic_rate, betas=_BETAS, fused=True
-        )
-
-    def __deepcopy__(self, memo: dict[int, object]) -> _Critic:
-        twin = copy.copy(self)
-        twin.shared = True
-        return twin
-
-    def learn(
-        self, real: tuple[Tensor, Tensor], made: tuple[Tensor, Tensor], between: Tensor
-    ) -> None:
-        if self.shared:
-            self.network, self.optimiser = copy.deepcopy((self.network, self.optimiser))
-            self.shared = False
-        mixed = between * real[0] + (1 - between) * made[0]
-        slope = self.slope(mixed, real[1], create_graph=True)
-        # The root of zero has no derivative, and a critic may be flat to begin with.
-        penalty = ((slope.square().sum(dim=1) + 1e-12).sqrt() - 1).square()
-        loss = self.network(*made) - self.network(*real) + self.penalty * penalty
-        self.optimiser.zero_grad()
-        loss.mean().backward()
-        self.optimiser.step()
-
-    def slope(self, images: Tensor, labels: Tensor, *, create_graph: bool = False) -> Tensor:
-        """The gradient of each image's score with respect to the image."""
-        images = images.detach().requires_grad_()
-        with torch.enable_grad():
-            score = self.network(images, labels).sum()
-            return torch.autograd.grad(score, images, create_graph=create_graph)[0]
