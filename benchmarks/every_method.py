@@ -22,7 +22,6 @@ from sfumato.methods import get_method
 
 FILES = (
     "examples/every-method.toml",
-    "examples/public-latent.toml",
     "examples/gradients-mnist.toml",
 )
 SHORT = {"accuracy.logreg": "LR", "accuracy.mlp": "MLP", "accuracy.cnn": "CNN"}

@@ -25,6 +25,7 @@ BENCHMARKS = {
     "merf_speed": "The whole DP-MERF fit, against a plain implementation",
     "mepf_speed": "A DP-MEPF step, against one pass of its encoder and generator",
     "mepf_accuracy": "DP-MEPF on Fashion-MNIST and MNIST",
+    "mepf_cifar": "DP-MEPF on CIFAR-10: FID against steps",
     "mepf_choices": "DP-MEPF's choices, one at a time",
     "mixture_accuracy": "The mixture on Fashion-MNIST and MNIST",
     "mixture_xray": "The mixture on chest X-rays: a small medical set",
