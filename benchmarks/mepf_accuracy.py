@@ -3,11 +3,11 @@
 Prints a Markdown table: mean over seeds and the range, beside the paper's own numbers (replace-one, its own accounting).
 
     python benchmarks/mepf_accuracy.py [--seeds 3] [--data fashion-mnist,mnist] [--neighbours replace-one,zero-out]
-        [--metrics logreg,mlp] [--samples 20000] [--set steps=500 …] [--runs FOLDER]
+        [--metrics logreg,mlp] [--samples 20000] [--keep 1,0.75] [--set steps=500 …] [--runs FOLDER]
 
 The public network is ImageNet's ResNet18, its input resized to 32 pixels;
 taps, pooling and balance are the same for both data sets.
-With --runs each fit is saved there and a finished one is not made again.
+With --runs each fit is saved there and a finished one is not made again. `keep`: the share of samples that stays (`sfumato sample --keep`).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ PUBLISHED = {  # thesis, app. D: DP-MEPF (φ1, φ2) at ε = 1
 
 def cell(
     data: str, neighbours: str, seed: int, settings: dict[str, str], arguments: argparse.Namespace
-) -> tuple[list[float], float | None]:
+) -> tuple[list[list[float]], float | None]:
     """Accuracies in per cent, and the processor seconds of the fit on one thread; None if some of it was there already."""
     train, test = (sfumato.load(f"{data}:{split}") for split in ("train", "test"))
     budget = sfumato.Budget(epsilon=1.0, delta=1e-5, neighbours=sfumato.Neighbours(neighbours))
@@ -55,13 +55,15 @@ def cell(
             train, budget, out=folder, resume=folder is not None and folder.exists()
         )
     seconds = time.process_time() - began if whole else None
-    result = sfumato.evaluate(
-        fitted.sample(arguments.samples, seed=seed),
-        test,
-        metrics=[f"accuracy.{m}" for m in arguments.metrics.split(",")],
-        seed=seed,
-    )
-    found = [100 * metric.value for metric in result.metrics]
+    found: list[list[float]] = []
+    for keep in map(float, arguments.keep.split(",")):
+        result = sfumato.evaluate(
+            fitted.sample(arguments.samples, seed=seed, keep=keep),
+            test,
+            metrics=[f"accuracy.{m}" for m in arguments.metrics.split(",")],
+            seed=seed,
+        )
+        found.append([100 * metric.value for metric in result.metrics])
     print(
         data,
         neighbours,
@@ -81,6 +83,7 @@ def main() -> None:
     parser.add_argument("--neighbours", default="replace-one,zero-out")
     parser.add_argument("--metrics", default="logreg,mlp")
     parser.add_argument("--samples", type=int, default=20_000)
+    parser.add_argument("--keep", default="1,0.75")
     parser.add_argument("--set", nargs="*", default=[], metavar="KEY=VALUE")
     parser.add_argument("--runs", help="keep the fits here")
     arguments = parser.parse_args()
@@ -94,12 +97,13 @@ def main() -> None:
             rows = [
                 cell(data, neighbours, seed, settings, arguments) for seed in range(arguments.seeds)
             ]
-            columns = list(zip(*(found for found, _ in rows), strict=True))
-            shown = [f"{statistics.mean(v):.1f} ({min(v):.1f}–{max(v):.1f})" for v in columns]
             times = [s for _, s in rows if s is not None]
             seconds = f"{statistics.median(times):.0f}" if times else "–"
-            title = f"{data}, {neighbours}, seeds: {arguments.seeds}, mean (range)"
-            print(f"| {title} | " + " | ".join(shown) + f" | {seconds} |", flush=True)
+            for index, keep in enumerate(arguments.keep.split(",")):
+                columns = list(zip(*(found[index] for found, _ in rows), strict=True))
+                shown = [f"{statistics.mean(v):.1f} ({min(v):.1f}–{max(v):.1f})" for v in columns]
+                title = f"{data}, {neighbours}, keep {keep}, seeds: {arguments.seeds}, mean (range)"
+                print(f"| {title} | " + " | ".join(shown) + f" | {seconds} |", flush=True)
         published = PUBLISHED.get(data, {})
         shown = [f"*{published.get(m, '–')}*" for m in metrics]
         print(f"| *{data}, published, replace-one* | " + " | ".join(shown) + " | |", flush=True)

@@ -346,6 +346,20 @@ def test_the_same_seed_gives_the_same_sample_and_another_another(
     assert not np.array_equal(a, c)
 
 
+def test_the_likeliest_are_kept_on_request(finished: Path, tmp_path: Path) -> None:
+    succeed("sample", finished, "-n", "20", "--keep", "0.5", "--out", tmp_path / "k.npz")
+    succeed("sample", finished, "-n", "40", "--out", tmp_path / "all.npz")
+    kept, drawn = (
+        {image.tobytes() for image in np.load(tmp_path / f"{n}.npz", allow_pickle=False)["images"]}
+        for n in ("k", "all")
+    )
+    assert kept < drawn
+    refused = run("sample", finished, "-n", "5", "--keep", "2", "--out", tmp_path / "x.npz")
+    assert refused.exit_code != 0
+    assert "keep is the share" in refused.stderr
+    assert not (tmp_path / "x.npz").exists()
+
+
 @pytest.mark.parametrize("name", ["s.csv", "s.parquet", "folder"])
 def test_sample_writes_every_format(finished: Path, tmp_path: Path, name: str) -> None:
     succeed("sample", finished, "-n", "12", "--out", tmp_path / name, "--quiet")

@@ -324,6 +324,24 @@ def test_a_senseless_number_of_samples_is_refused(n):
         fitted.sample(n)
 
 
+@pytest.mark.parametrize("name", ["merf", "mixture"])
+def test_the_likeliest_of_many_samples_can_be_kept(name):
+    fitted = tiny(name).fit(images(), BUDGET)
+    some = fitted.sample(30, seed=3, keep=0.5)
+    assert some.images.shape == (30, 1, 8, 8)
+    drawn = {image.tobytes() for image in fitted.sample(60, seed=3).images}
+    assert all(image.tobytes() in drawn for image in some.images)
+    assert np.array_equal(fitted.sample(5, keep=1).images, fitted.sample(5).images)
+    with pytest.raises(BadInput, match="keep is the share"):
+        fitted.sample(5, keep=0)
+
+
+def test_only_labelled_images_are_chosen_from():
+    for data in (images(labelled=False), table()):
+        with pytest.raises(BadInput, match="Only labelled images"):
+            tiny("merf").fit(data, BUDGET).sample(5, keep=0.5)
+
+
 # -- tables ------------------------------------------------------------------------------------------------------
 
 TABLE_METHODS = [i.name for i in list_methods() if "table" in i.kinds and i.makes == "records"]

@@ -362,10 +362,21 @@ def _trained_again(
     help="A .npz, .csv or .parquet file, or a folder of images.",
 )
 @seed_option
+@click.option(
+    "--keep",
+    type=float,
+    default=1.0,
+    show_default=True,
+    metavar="SHARE",
+    help="Of the labelled images that are drawn, keep this share: those that look most like their class. "
+    "0.75 leaves out most slips of a generator.",
+)
 @click.option("--overwrite", is_flag=True, help="Replace the file PATH if it exists.")
 @quiet_option
 @debug_option
-def sample(run: Path, n: int, out: Path, seed: int, overwrite: bool, quiet: bool) -> None:
+def sample(
+    run: Path, n: int, out: Path, seed: int, keep: float, overwrite: bool, quiet: bool
+) -> None:
     """Draw synthetic records from a finished RUN; this spends nothing, however many are drawn.
 
     \b
@@ -373,13 +384,14 @@ def sample(run: Path, n: int, out: Path, seed: int, overwrite: bool, quiet: bool
       sfumato sample runs/first -n 60000 --out synthetic.npz
       sfumato sample runs/first -n 1000 --out pictures/ --seed 1
       sfumato sample runs/first -n 1000 --out synthetic.parquet --overwrite
+      sfumato sample runs/first -n 60000 --out clean.npz --keep 0.75
     """
     from sfumato.methods import load
 
     _check_sample_path(out, overwrite)
     synthesizer = load(run)
     with progress_for(quiet).stage(f"Sampling {n:,} records", n) as stage:
-        synthetic = synthesizer.sample(n, seed=seed)
+        synthetic = synthesizer.sample(n, seed=seed, keep=keep)
         stage.advance(n)
     synthetic.save(out)
     click.echo(out if quiet else f"Made {out}: {n:,} synthetic records from {run} (seed {seed}).")

@@ -26,6 +26,7 @@ from sfumato.errors import BadInput, CorruptArtifact, PlanMismatch
 from sfumato.generators import checkpoint_step
 from sfumato.methods.registry import MethodInfo, get_method
 from sfumato.methods.run import FORMAT, RunFolder
+from sfumato.methods.selection import check_keep, most_likely
 from sfumato.privacy import (
     Budget,
     Ledger,
@@ -348,7 +349,7 @@ class PrivateMethod(ABC):
             self._write(run)
         return self
 
-    def sample(self, n: int, *, seed: int = 0) -> Dataset:
+    def sample(self, n: int, *, seed: int = 0, keep: float = 1.0) -> Dataset:
         """Synthetic records, from the methods that make them."""
         raise BadInput(
             f"{self.info.name} is a classifier and makes no samples; use `sfumato explain RUN` or, in Python, "
@@ -453,18 +454,33 @@ class Synthesizer(PrivateMethod):
         """`n` records (uint8 or float images, or table rows) and their labels."""
 
     @final
-    def sample(self, n: int, *, seed: int = 0) -> Dataset:
-        """`n` synthetic records. Free: any number of samples costs no privacy."""
+    def sample(self, n: int, *, seed: int = 0, keep: float = 1.0) -> Dataset:
+        """`n` synthetic records. Free: any number of samples costs no privacy.
+
+        With `keep` < 1, n ÷ `keep` labelled images are drawn and the n that look most like their class are kept
+        (`sfumato.methods.selection`): fewer slips of the generator, and less of what is rare.
+        """
         self._check_fitted()
         if isinstance(n, bool) or not isinstance(n, int) or n < 1:
             raise BadInput(f"n must be a whole number of at least 1, not {n!r}.")
-        values, labels = self._sample(n, torch.Generator().manual_seed(int(seed)))
+        check_keep(keep)
+        random = torch.Generator().manual_seed(int(seed))
+        if keep == 1:
+            values, labels = self._sample(n, random)
+        else:
+            values, labels = most_likely(self._labelled, n, keep, random)
         return Dataset.from_values(
             values.numpy(),
             None if labels is None else labels.numpy(),
             schema=self.schema_,
             name=f"{self.info.name} samples (seed {seed})",
         )
+
+    def _labelled(self, n: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        values, labels = self._sample(n, generator)
+        if labels is None or self.schema_.kind != "images":
+            raise BadInput("Only labelled images can be chosen from; leave keep at 1 here.")
+        return values, labels
 
     def _picture(self, run: RunFolder) -> None:
         if self.schema_.kind == "images":
