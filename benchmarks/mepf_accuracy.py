@@ -7,7 +7,8 @@ Prints a Markdown table: mean over seeds and the range, beside the paper's own n
 
 The public network is ImageNet's ResNet18, its input resized to 32 pixels;
 taps, pooling and balance are the same for both data sets.
-With --runs each fit is saved there and a finished one is not made again. `keep`: the share of samples that stays (`sfumato sample --keep`).
+With --runs each fit is saved there and a finished one is not made again.
+--keep: the share of the samples that stays (`sfumato sample --keep`).
 """
 
 from __future__ import annotations
