@@ -43,7 +43,12 @@ def table(
     metrics = list(dict.fromkeys(r["metric"] for r in ours))
     epsilons = sorted({r["epsilon"] for r in ours})
     columns = [(e, m) for e in epsilons for m in metrics]
-    found = {(r["method"], r["published"], r["epsilon"], r["metric"]): r for r in rows}
+    found = {
+        (r["method"], r["published"], column, r["metric"]): r
+        for r in rows
+        for column in epsilons
+        if abs(r["epsilon"] / column - 1) < 0.05
+    }
     heads = [f"ε = {e:g}: {SHORT.get(m, m)}" for e, m in columns]
     lines = [f"| {data} | " + " | ".join(heads) + " | fit, s (1 thread, wall clock) |"]
     lines.append("|---|" + "---|" * (len(heads) + 1))
@@ -53,7 +58,12 @@ def table(
     for name in dict.fromkeys(r["method"] for r in rows if r["published"]):
         cells = [cell(found.get((name, True, *column))) for column in columns]
         if any(c != "–" for c in cells):
-            lines.append(f"| *{name}, published* | {' | '.join(cells)} | |")
+            odd = {r["epsilon"] for r in rows if r["method"] == name and r["published"]} - set(
+                epsilons
+            )
+            near = [e for e in odd if any(abs(e / column - 1) < 0.05 for column in epsilons)]
+            at = f" at ε = {near[0]:g}" if near else ""
+            lines.append(f"| *{name}, published{at}* | {' | '.join(cells)} | |")
     return lines
 
 
