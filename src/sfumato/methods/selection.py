@@ -36,17 +36,24 @@ def check_keep(keep: float) -> None:
 
 
 def most_likely(draw: Draw, n: int, keep: float, random: torch.Generator) -> tuple[Tensor, Tensor]:
-    """`n` of n ÷ `keep` labelled images: of each class as many as the first n have, and those likeliest to be of it."""
+    """`n` of n ÷ `keep` labelled images: the same share of each class, and those likeliest to be of it."""
     images, labels = draw(math.ceil(n / keep), random)
-    belief = _belief(draw, images, labels)
-    wanted = np.bincount(labels[:n].numpy(), minlength=int(labels.max()) + 1)
-    best = np.lexsort((-belief, labels.numpy()))  # by class, the likeliest first
-    start = np.searchsorted(labels.numpy()[best], np.arange(len(wanted)))
-    chosen = np.concatenate(
-        [best[at : at + count] for at, count in zip(start, wanted, strict=True)]
-    )
-    kept = torch.from_numpy(np.sort(chosen))  # as they were drawn
+    best = np.lexsort((-_belief(draw, images, labels), labels.numpy()))  # by class, likeliest first
+    counts = np.bincount(labels.numpy())
+    ends = np.cumsum(counts)
+    chosen = [
+        best[end - count : end - count + some]
+        for end, count, some in zip(ends, counts, _shares(counts, n), strict=True)
+    ]
+    kept = torch.from_numpy(np.sort(np.concatenate(chosen)))  # as they were drawn
     return images[kept], labels[kept]
+
+
+def _shares(counts: NDArray[np.int64], n: int) -> NDArray[np.int64]:
+    """`n` in the proportions of `counts`, in whole numbers, none above its count: largest remainders."""
+    whole, left = np.divmod(counts * n, counts.sum())
+    whole[np.argsort(-left, kind="stable")[: n - whole.sum()]] += 1
+    return whole
 
 
 def _belief(draw: Draw, images: Tensor, labels: Tensor) -> NDArray[np.float64]:
@@ -56,9 +63,8 @@ def _belief(draw: Draw, images: Tensor, labels: Tensor) -> NDArray[np.float64]:
         return (labels == known[0]).numpy().astype(np.float64)
     teacher = MLPClassifier((100,), alpha=0.01, max_iter=8, random_state=0)
     with warnings.catch_warnings():
-        warnings.simplefilter(
-            "ignore", ConvergenceWarning
-        )  # a few epochs are meant: more of them learn the slips
+        # A few epochs are meant: more of them learn the slips.
+        warnings.simplefilter("ignore", ConvergenceWarning)
         teacher.fit(_seen(lessons), known.numpy())
     likely = np.concatenate([teacher.predict_proba(_seen(some)) for some in images.split(4096)])
     full = np.zeros((len(labels), int(max(labels.max(), known.max())) + 1))
