@@ -69,7 +69,7 @@ class GsWgan(ImageSynthesizer):
     """
 
     HELP = {
-        "shards": "Parts of the records, each with a critic of its own.",
+        "shards": "Parts of the records, each with a critic of its own; some dozens of records in each are enough.",
         "rate": "Probability that a step draws a shard; shards × rate critics are asked in a step on average.",
         "steps": "Generator steps, each paid for.",
         "clip": "Norm to which a critic's gradient, of all generated images together, is clipped; √batch if all slopes are 1.",
@@ -94,7 +94,7 @@ class GsWgan(ImageSynthesizer):
     def __init__(
         self,
         *,
-        shards: int = 300,
+        shards: int = 1000,
         rate: float = 0.1,
         steps: int = 200,
         clip: float = 10.0,
