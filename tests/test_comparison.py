@@ -21,7 +21,7 @@ from sfumato import comparison
 from sfumato.compare_cli import compare as command
 from sfumato.comparison import Outcome, cells, compare, grid, parse_config, published, read_config
 from sfumato.comparison.cells import run_cell
-from sfumato.comparison.outcome import rows_of
+from sfumato.comparison.outcome import remarks, rows_of
 from sfumato.errors import BadInput, RunConflict
 from sfumato.methods import Merf
 from sfumato.progress import Progress, Stage
@@ -263,6 +263,19 @@ def test_the_page_escapes_names_and_asks_nothing_of_the_network(tmp_path: Path) 
     assert "<script" not in markdown and r"\|" in markdown
 
 
+def test_keeping_the_most_typical_is_another_comparison_and_says_so(
+    tmp_path: Path, here: None
+) -> None:
+    plain = compare(parse_config(config(seeds=[0])), tmp_path)
+    before = cells_of(tmp_path)
+    kept = compare(parse_config(config(seeds=[0], keep=0.5)), tmp_path)
+    assert kept.kept == 0 and len(cells_of(tmp_path)) == 2
+    assert any("most typical 50 %" in remark for remark in remarks(kept))
+    assert not any("most typical" in remark for remark in remarks(plain))
+    again = compare(parse_config(config(seeds=[0], keep=1)), tmp_path)
+    assert again.kept == 1 and before.items() <= cells_of(tmp_path).items()
+
+
 def test_published_rows_appear_only_for_the_matching_data_set_and_metric() -> None:
     metric = {"name": "accuracy.logreg", "value": 0.7, "source": "real; not covered by ε"}
     for data, expected in (("fashion-mnist", True), ("digits", False)):
@@ -312,6 +325,8 @@ def test_published_numbers_are_whole_entries_of_known_metrics_and_sets() -> None
         ({"seeds": [-1]}, ("seeds", "whole numbers")),
         ({"seeds": [True]}, ("seeds", "write")),
         ({"samples": 0}, ("samples", "at least 1")),
+        ({"keep": 0.0}, ("keep", "share", "0.75")),
+        ({"keep": "all"}, ("keep", "share", "0.75")),
         ({"metrics": []}, ("metrics", "empty")),
         ({"metrics": "fid"}, ("metrics", "list")),
         ({"preset": "quick"}, ("metrics and preset", "keep one")),

@@ -37,7 +37,7 @@ def compare(
     """Compare methods over ε and seeds on one data set, beside published numbers.
 
     FILE.toml names the data, epsilons, delta and methods; its other keys have defaults: neighbours = "zero-out",
-    seeds = [0], samples = 60000, preset = "quick". Type the same command again to go on with an interrupted
+    seeds = [0], samples = 60000, keep = 1.0, preset = "quick". Type the same command again to go on with an interrupted
     comparison: finished cells are kept. FOLDER gets comparison.md, .csv, .json, .html and curve.png. The
     numbers are computed on real data and not covered by ε.
 

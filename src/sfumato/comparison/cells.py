@@ -112,7 +112,7 @@ def run_cell(cell: Cell) -> dict[str, Any]:
         fitted = time.perf_counter()
         reads_train = any(m.reads == "train" for m in list_metrics() if m.name in cell["metrics"])
         found = evaluate(
-            model.sample(cell["samples"], seed=cell["seed"]),
+            model.sample(cell["samples"], seed=cell["seed"], keep=cell.get("keep", 1.0)),
             load(cell["test"], **cell["facts"]),
             metrics=cell["metrics"],
             train=train if reads_train else None,

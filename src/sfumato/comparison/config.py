@@ -11,9 +11,15 @@ from typing import Any
 
 from sfumato.errors import BadInput
 
-DEFAULTS = {"neighbours": "zero-out", "seeds": [0], "samples": 60_000, "preset": "quick"}
+DEFAULTS = {
+    "neighbours": "zero-out",
+    "seeds": [0],
+    "samples": 60_000,
+    "keep": 1.0,
+    "preset": "quick",
+}
 FACTS = ("image_size", "channels", "classes")
-_KEYS = ("data", "train", "test", "epsilons", "delta", "neighbours", "seeds", "samples", "metrics")
+_KEYS = ("data", "train", "test", "epsilons", "delta", "neighbours", "seeds", "samples", "keep")
 _ENTRY = ("name", "label", "public", "settings")
 
 
@@ -39,6 +45,7 @@ class Config:
     neighbours: str
     seeds: tuple[int, ...]
     samples: int
+    keep: float
     metrics: tuple[str, ...]
     preset: str
     variants: dict[str, Variant]
@@ -59,7 +66,7 @@ def read_config(path: Path | str) -> Config:
 
 def parse_config(given: Mapping[str, Any]) -> Config:
     """The same from a mapping."""
-    known = (*_KEYS, "preset", *FACTS, "methods")
+    known = (*_KEYS, "metrics", "preset", *FACTS, "methods")
     for key in given:
         if key not in known:
             raise BadInput(f"There is no key {key!r}; the keys are {', '.join(known)}.")
@@ -77,6 +84,11 @@ def parse_config(given: Mapping[str, Any]) -> Config:
     samples = values["samples"]
     if isinstance(samples, bool) or not isinstance(samples, int) or samples < 1:
         raise BadInput("samples must be a whole number of at least 1; write samples = 60000.")
+    keep = values["keep"]
+    if not _is_number(keep) or not 0.1 <= keep <= 1:
+        raise BadInput(
+            "keep is the share of the drawn images that stay, from 0.1 to 1; write keep = 0.75."
+        )
     metrics = values.get("metrics", [])
     if not isinstance(metrics, list) or not all(isinstance(m, str) for m in metrics):
         raise BadInput('metrics must be a list of names; write metrics = ["accuracy.logreg"].')
@@ -95,6 +107,7 @@ def parse_config(given: Mapping[str, Any]) -> Config:
         neighbours=budget.neighbours.value,
         seeds=tuple(int(s) for s in seeds),
         samples=samples,
+        keep=float(keep),
         metrics=tuple(metrics),
         preset="" if metrics else str(values["preset"]),
         variants=_variants(given.get("methods")),

@@ -156,6 +156,8 @@ def _grid(config: Config, metrics: Sequence[str]) -> list[tuple[str, str, Cell]]
         cell |= {"neighbours": config.neighbours, "train": config.train, "test": config.test}
         cell |= {"facts": config.facts, "samples": config.samples, "metrics": [*metrics]}
         cell |= {"seed": seed}
+        if config.keep != 1:
+            cell |= {"keep": config.keep}
         public = _changed(variant.public) if variant.public else []
         text = json.dumps([FORMAT, __version__, cell, changed, public], sort_keys=True)
         grid.append((hashlib.sha256(text.encode()).hexdigest()[:32], name, cell))

@@ -97,12 +97,13 @@ def table(rows: Sequence[Row]) -> list[tuple[str, ...]]:
 def remarks(outcome: Outcome) -> list[str]:
     """What a reader must know beside the table."""
     config = outcome.config
+    kept = "" if config.keep == 1 else f", the most typical {100 * config.keep:g} % of those drawn"
     return [
         f"Each row of ours is {config.neighbours} (ε, δ)-differential privacy with δ = {config.delta:g} for the samples of "
         f"ONE fit; the {len(outcome.cells)} fits made here are as many releases of the same data, and add up.",
         f"Every number of ours is {NOT_COVERED}; choosing a method or setting by it is not covered either.",
-        f"Mean and range are over {len(config.seeds)} seed(s), {config.samples:,} synthetic records each. Published numbers come "
-        "with the papers' own accounting, relation and protocol.",
+        f"Mean and range are over {len(config.seeds)} seed(s), {config.samples:,} synthetic records each{kept}. "
+        "Published numbers come with the papers' own accounting, relation and protocol.",
         *outcome.notes,
     ]
 
