@@ -123,26 +123,36 @@ def _curve(rows: Sequence[Row]) -> bytes:
     metrics = list(dict.fromkeys(row["metric"] for row in rows))[:_MOST_PANELS]
     figure = Figure(figsize=(8, 3.6 * len(metrics)), facecolor=paper, layout="constrained")
     axes = figure.subplots(len(metrics), squeeze=False)[:, 0]
+    places: dict[tuple[bool, str], int] = {}  # one look for a method in all panels
     for axis, metric in zip(axes, metrics, strict=True):
         lines: dict[tuple[bool, str], list[Row]] = {}
         for row in rows:
             if row["metric"] == metric:
                 lines.setdefault((row["published"], row["method"]), []).append(row)
-        for i, ((theirs, name), line) in enumerate(sorted(lines.items())):
+        # In the order of the last point, as the eye meets them from above.
+        order = sorted(lines.items(), key=lambda item: (item[0][0], -item[1][-1]["mean"]))
+        for (theirs, name), line in order:
+            i = places.setdefault((theirs, name), sum(theirs == known for known, _ in places))
             x, mean = [row["epsilon"] for row in line], [row["mean"] for row in line]
-            colour = colormaps["tab10"](i % 10)
             name = name.replace("$", r"\$")
+            style: dict[str, Any] = {"color": colormaps["tab10"](i % 10), "lw": 0.8}
             if theirs:
-                style = {"marker": "osD^v<>P*X"[i % 10], "mfc": "none", "color": colour, "ls": ":"}
-                axis.plot(x, mean, lw=0.8, label=f"{name} (published)", **style)
+                style |= {"marker": "osD^v<>P*X"[i % 10], "mfc": "none", "ls": ":"}
+                axis.plot(x, mean, label=f"{name} (published)", **style)
             else:
                 low, high = (
                     [r["mean"] - r["low"] for r in line],
                     [r["high"] - r["mean"] for r in line],
                 )
-                axis.errorbar(x, mean, (low, high), marker="o", capsize=4, color=colour, label=name)
+                style |= {"marker": "osD^"[i // 10 % 4], "ls": ("-", "--")[i // 10 % 2], "lw": 1.6}
+                aside = [
+                    e * (1 + 0.015 * (i % 10 - 4.5)) for e in x
+                ]  # so that marks do not hide each other
+                axis.errorbar(aside, mean, (low, high), capsize=3, label=name, **style)
         axis.set(xscale="log", xlabel="ε (log scale)", facecolor=paper)
-        ticks = sorted({row["epsilon"] for line in lines.values() for row in line})
+        ours = {row["epsilon"] for (theirs, _), line in lines.items() if not theirs for row in line}
+        others = {row["epsilon"] for line in lines.values() for row in line} - ours
+        ticks = sorted(ours | {e for e in others if all(abs(e / o - 1) > 0.2 for o in ours)})
         axis.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
         axis.minorticks_off()
         axis.set_title(f"{metric} – on real data, not covered by ε", color=ink, fontsize=10)
