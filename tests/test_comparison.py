@@ -276,6 +276,12 @@ def test_keeping_the_most_typical_is_another_comparison_and_says_so(
     assert again.kept == 1 and before.items() <= cells_of(tmp_path).items()
 
 
+def test_keep_needs_labelled_images_and_is_refused_before_any_fit(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="Only labelled images"):
+        compare(parse_config(config(data="gaussians-2d", keep=0.5)), tmp_path)
+    assert not cells_of(tmp_path)
+
+
 def test_published_rows_appear_only_for_the_matching_data_set_and_metric() -> None:
     metric = {"name": "accuracy.logreg", "value": 0.7, "source": "real; not covered by ε"}
     for data, expected in (("fashion-mnist", True), ("digits", False)):

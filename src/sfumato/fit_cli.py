@@ -369,7 +369,7 @@ def _trained_again(
     show_default=True,
     metavar="SHARE",
     help="Of the labelled images that are drawn, keep this share: those that look most like their class. "
-    "0.75 leaves out most slips of a generator.",
+    "Meant for a generator's slips; try 0.75.",
 )
 @click.option("--overwrite", is_flag=True, help="Replace the file PATH if it exists.")
 @quiet_option

@@ -84,18 +84,15 @@ def parse_config(given: Mapping[str, Any]) -> Config:
     samples = values["samples"]
     if isinstance(samples, bool) or not isinstance(samples, int) or samples < 1:
         raise BadInput("samples must be a whole number of at least 1; write samples = 60000.")
-    keep = values["keep"]
-    if not _is_number(keep) or not 0.1 <= keep <= 1:
-        raise BadInput(
-            "keep is the share of the drawn images that stay, from 0.1 to 1; write keep = 0.75."
-        )
     metrics = values.get("metrics", [])
     if not isinstance(metrics, list) or not all(isinstance(m, str) for m in metrics):
         raise BadInput('metrics must be a list of names; write metrics = ["accuracy.logreg"].')
     if "metrics" in given and not metrics:
         raise BadInput('metrics is empty; name one or write preset = "quick" in its place.')
+    from sfumato.methods.selection import check_keep
     from sfumato.privacy import Budget, Neighbours
 
+    check_keep(values["keep"])
     budget = Budget(epsilon=1.0, delta=delta, neighbours=Neighbours.parse(values["neighbours"]))
     return Config(
         data=shown,
@@ -107,7 +104,7 @@ def parse_config(given: Mapping[str, Any]) -> Config:
         neighbours=budget.neighbours.value,
         seeds=tuple(int(s) for s in seeds),
         samples=samples,
-        keep=float(keep),
+        keep=float(values["keep"]),
         metrics=tuple(metrics),
         preset="" if metrics else str(values["preset"]),
         variants=_variants(given.get("methods")),

@@ -122,6 +122,8 @@ def _metric_names(config: Config, schema: Any) -> tuple[str, ...]:
 
 def _check_plans(config: Config, schema: Any, progress: Progress) -> None:
     """What a fit would refuse is refused before any cell is run; public data are fetched once, here."""
+    if config.keep != 1 and (schema.kind != "images" or not schema.n_classes):
+        raise BadInput("Only labelled images can be chosen from; take keep out of the file.")
     from sfumato.methods import get_method
     from sfumato.public import load_public
 

@@ -473,7 +473,7 @@ class Synthesizer(PrivateMethod):
             values.numpy(),
             None if labels is None else labels.numpy(),
             schema=self.schema_,
-            name=f"{self.info.name} samples (seed {seed})",
+            name=f"{self.info.name} samples (seed {seed}{'' if keep == 1 else f', keep {keep:g}'})",
         )
 
     def _labelled(self, n: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:

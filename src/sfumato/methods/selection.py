@@ -31,7 +31,7 @@ Draw = Callable[[int, torch.Generator], tuple[Tensor, Tensor]]
 def check_keep(keep: float) -> None:
     if isinstance(keep, bool) or not isinstance(keep, int | float) or not 0.1 <= keep <= 1:
         raise BadInput(
-            f"keep is the share of the drawn images that stay, from 0.1 to 1, not {keep!r}."
+            f"keep is the share of the drawn images that stay, from 0.1 to 1 (0.75, say), not {keep!r}."
         )
 
 
