@@ -49,10 +49,11 @@ def test_the_weight_falls_on_the_public_records_like_the_private_ones():
     private = pictures(np.repeat([0, 2], 500), 2, "private", labelled=False)
     fitted = Dre(**SMALL).fit(private, BUDGET, public=public())
     told = next(r for r in fitted.log_ if r["event"] == "weights")["of public classes"]
-    assert told[0] + told[2] > 0.95
+    # Two thirds if nothing is learnt; 0.972 ± 0.013 in forty fits, whose noise has no seed: five deviations are left.
+    assert told[0] + told[2] > 0.9
     assert sum(told) == pytest.approx(1, abs=1e-3)
     kinds = np.bincount(bright(fitted.sample(600).images), minlength=3) / 600
-    assert kinds[1] < 0.06
+    assert kinds[1] < 0.1
     assert abs(kinds[0] - kinds[2]) < 0.25
 
 
