@@ -1,9 +1,10 @@
 """DP-MEPF's choices, one at a time: encoders and what they were trained on, and each switch, at a small size.
 
-    python benchmarks/mepf_choices.py [--records 30000] [--steps 250] [--seeds 1] [--rows NAME,…]
+    python benchmarks/mepf_choices.py [--records 30000] [--steps 250] [--seeds 1] [--rows NAME,…] [--pretraining 600]
 
 Private: the first 30,000 training images of Fashion-MNIST; judged on the last 10,000 of the training set, so that nothing here is
 chosen by the test set. ε = 1, δ = 1e-5, zero-out unless a row says otherwise. Public data, where a row needs some: Quick Draw.
+The small ResNets differ in their public set alone (`sfumato pretrain --kind extractor`, 600 steps of 64 images).
 Differences of a point between rows of one seed say little.
 """
 
@@ -12,7 +13,9 @@ from __future__ import annotations
 import argparse
 import statistics
 import sys
+import tempfile
 import time
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,6 +23,7 @@ import torch
 import sfumato
 from sfumato.data import Dataset
 from sfumato.methods import Mepf
+from sfumato.pretrain import Schedule, pretrain_extractor
 from sfumato.privacy import calibrate
 
 BASE: dict[str, Any] = {
@@ -41,6 +45,9 @@ ROWS: dict[str, dict[str, Any]] = {
         "size": None,
         "pool": None,
     },
+    "small ResNet, trained on Quick Draw": {"public_set": "quickdraw:train"},
+    "small ResNet, trained on CIFAR-10": {"public_set": "cifar10:train"},
+    "small ResNet, trained on font digits": {"public_set": "font-digits:train"},
     "trained on the private data": {
         "encoder": "private",
         "taps": None,
@@ -67,6 +74,14 @@ ROWS: dict[str, dict[str, Any]] = {
 }
 
 
+def extractor(public_set: str, folder: Path, steps: int) -> dict[str, Any]:
+    """The settings of an encoder that learns from a public set first."""
+    path = folder / f"{public_set.replace(':', '-')}.safetensors"
+    if not path.exists():
+        pretrain_extractor(sfumato.load(public_set), path, Schedule(steps=steps))
+    return {"encoder": str(path), "taps": "pixels,stem,stage1.1,stage2.1", "size": None}
+
+
 def dear(method: Mepf, schema: sfumato.Schema, budget: sfumato.Budget) -> sfumato.Budget:
     """The budget whose noise is √2 times that of `budget`: what a sensitivity of 2 would ask for."""
 
@@ -88,6 +103,7 @@ def main() -> None:
     parser.add_argument("--records", type=int, default=30_000)
     parser.add_argument("--steps", type=int, default=250)
     parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--pretraining", type=int, default=600, help="steps of the small ResNets")
     parser.add_argument("--rows", help="the rows whose names hold one of these words")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
@@ -103,6 +119,7 @@ def main() -> None:
     )
     print("|---|---|---|---|")
     wanted = arguments.rows.split(",") if arguments.rows else [""]
+    kept = tempfile.TemporaryDirectory()
     for name, changed in ROWS.items():
         if not any(word in name for word in wanted):
             continue
@@ -110,6 +127,9 @@ def main() -> None:
         for seed in range(arguments.seeds):
             settings = {**BASE, **changed, "steps": arguments.steps, "seed": seed}
             relation = sfumato.Neighbours(settings.pop("neighbours", "zero-out"))
+            public_set = settings.pop("public_set", None)
+            if public_set is not None:
+                settings |= extractor(public_set, Path(kept.name), arguments.pretraining)
             costly, uses = settings.pop("dear", False), settings.pop("public", False)
             method = Mepf(**settings)
             budget = sfumato.Budget(epsilon=1.0, delta=1e-5, neighbours=relation)

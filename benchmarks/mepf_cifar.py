@@ -33,7 +33,9 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=32)
     parser.add_argument("--loss", default="mmd")
     parser.add_argument("--learning-rate", type=float, default=5e-3)
-    parser.add_argument("--network", default="classed", help="resnet, as the paper's, takes half as long again")
+    parser.add_argument(
+        "--network", default="classed", help="resnet, as the paper's, takes half as long again"
+    )
     parser.add_argument("--samples", type=int, default=5000)
     parser.add_argument("--records", type=int, default=50_000, help="private records used")
     parser.add_argument("--device", default="cpu")
