@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 
 import sfumato
-from sfumato.methods import Mepf
+from sfumato.methods import Mepf, Synthesizer
 
 
 def main() -> None:
@@ -39,7 +39,7 @@ def main() -> None:
     parser.add_argument("--samples", type=int, default=5000)
     parser.add_argument("--records", type=int, default=50_000, help="private records used")
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--runs", help="keep the runs here")
+    parser.add_argument("--runs", help="keep the runs here; a finished one is not made again")
     arguments = parser.parse_args()
     train, test = (sfumato.load(f"cifar10:{split}") for split in ("train", "test"))
     if arguments.records < len(train):
@@ -63,26 +63,29 @@ def main() -> None:
         "grain": 0.0,
         "device": arguments.device,
     }
-    print(f"| cifar10, {arguments.encoder}, zero-out, δ = 1e-5 | steps | FID | fit, s |")
+    print(f"| cifar10, {arguments.encoder}, zero-out, δ = 1e-5 | steps | FID | fit, CPU s |")
     print("|---|---|---|---|")
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(arguments.runs or temporary)
         for epsilon in (float(e) for e in arguments.epsilons.split(",")):
             first: Path | None = None
             for steps in (int(s) for s in arguments.steps.split(",")):
-                began = time.perf_counter()
-                method = Mepf(steps=steps, **settings)
+                began = time.process_time()
+                method: Synthesizer = Mepf(steps=steps, **settings)
                 out = folder / f"epsilon-{epsilon:g}-steps-{steps}"
-                if first is None:
+                made = not (out / "manifest.json").exists()
+                if not made:
+                    method = Synthesizer.load(out)
+                elif first is None:
                     method.fit(train, sfumato.Budget(epsilon=epsilon, delta=1e-5), out=out)
-                    first = out
                 else:
                     method.refit(first, out=out)
-                seconds = time.perf_counter() - began
+                first = first or out
+                seconds = f"{time.process_time() - began:.0f}" if made else "–"
                 sample = method.sample(arguments.samples)
                 result = sfumato.evaluate(sample, test, metrics=["fid"], seed=0)
                 value = result.metrics[0].value
-                print(f"| ε = {epsilon:g} | {steps:,} | {value:.1f} | {seconds:.0f} |", flush=True)
+                print(f"| ε = {epsilon:g} | {steps:,} | {value:.1f} | {seconds} |", flush=True)
                 print(epsilon, steps, value, file=sys.stderr, flush=True)
 
 

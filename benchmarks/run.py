@@ -3,7 +3,8 @@
     python benchmarks/run.py            all of them
     python benchmarks/run.py NAME …     some; the results of the others stay
     python benchmarks/run.py NAME=FILE  what NAME printed when it was run before (long ones are better run alone); a first line
-                                        "$ python benchmarks/NAME.py …" says with which options
+                                        "$ python benchmarks/NAME.py …" says with which options. NAME=FILE,FILE:
+                                        the rows of several runs in one table
 
 Each benchmark is a script beside this one that prints Markdown or plain lines. Its last output is kept in `benchmarks/results/`.
 """
@@ -77,6 +78,23 @@ def quote_in_readme(results: Path) -> None:
     readme.write_text(text, encoding="utf-8")
 
 
+def filed(paths: list[Path], command: str) -> tuple[str, str]:
+    """The commands and the output of earlier runs; tables with the same heading become one."""
+    commands: list[str] = []
+    tables: dict[str, list[str]] = {}
+    for path in paths:
+        output = path.read_text(encoding="utf-8").strip()
+        if output.startswith("$ "):
+            first, _, output = output.partition("\n")
+            commands.append(first.removeprefix("$ "))
+        for table in output.strip().split("\n\n"):
+            heading, *rows = table.splitlines()
+            there = tables.get(heading, [])
+            tables[heading] = there + [row for row in rows if row not in there]
+    output = "\n\n".join("\n".join([heading, *rows]) for heading, rows in tables.items())
+    return "` and `".join(commands) or command, output
+
+
 def main() -> int:
     given = dict(a.partition("=")[::2] for a in sys.argv[1:]) or dict.fromkeys(BENCHMARKS, "")
     wanted = list(given)
@@ -92,10 +110,7 @@ def main() -> int:
     for name in wanted:
         command = f"python benchmarks/{name}.py"
         if given[name]:
-            output = Path(given[name]).read_text(encoding="utf-8").strip()
-            if output.startswith("$ "):
-                first, _, output = output.partition("\n")
-                command, output = first.removeprefix("$ "), output.strip()
+            command, output = filed([Path(p) for p in given[name].split(",")], command)
         else:
             print(f"{name} …", file=sys.stderr, flush=True)
             done = subprocess.run(
@@ -109,7 +124,8 @@ def main() -> int:
         stamp = f"\n\n*`{command}`; {datetime.date.today()}; {machine()}.*\n"
         (results / f"{name}.md").write_text(body + stamp, encoding="utf-8")
     parts = [
-        "# Benchmark results\n\nWritten by `make bench` from runs; nothing here is typed by hand.\n"
+        "# Benchmark results\n\nWritten by `benchmarks/run.py` from what the commands printed; no number is typed by hand. "
+        "Where a table has the rows of several runs, its commands are named.\n"
     ]
     for name, title in BENCHMARKS.items():
         path = results / f"{name}.md"
