@@ -33,7 +33,7 @@ SETTINGS = {
         "product_share": 0.95,
     },
 }
-TRAINING = {"latent": 5, "hidden": 100, "layers": 3, "batch": 200, "steps": 5_000, "decays": 30}
+TRAINING = {"latent": 5, "hidden": 100, "layers": 3, "batch": 1_000, "steps": 5_000, "decays": 30}
 POINTS = 10_000
 
 
