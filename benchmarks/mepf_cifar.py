@@ -4,7 +4,7 @@ The paper trains 200,000 steps of 128 images on a GPU; a processor makes a few t
 From one release per ε the generator is trained for growing numbers of steps, which costs no privacy.
 
     python benchmarks/mepf_cifar.py [--epsilons 10,1] [--steps 500,2000,8000] [--encoder vgg16] [--taps relu1_2,relu2_2,relu3_3]
-        [--network classed] [--samples 5000] [--device auto] [--runs FOLDER]
+        [--network classed] [--samples 5000] [--device cpu] [--runs FOLDER]
 
 On a GPU, the paper's run: --encoder vgg19 --taps all --network resnet --steps 200000 --batch 128 --loss moving-average
 --learning-rate 1e-3 --device cuda.

@@ -145,9 +145,8 @@ def _curve(rows: Sequence[Row]) -> bytes:
                     [r["high"] - r["mean"] for r in line],
                 )
                 style |= {"marker": "osD^"[i // 10 % 4], "ls": ("-", "--")[i // 10 % 2], "lw": 1.6}
-                aside = [
-                    e * (1 + 0.015 * (i % 10 - 4.5)) for e in x
-                ]  # so that marks do not hide each other
+                # A little aside, so that marks do not hide each other.
+                aside = [e * (1 + 0.015 * (i % 10 - 4.5)) for e in x]
                 axis.errorbar(aside, mean, (low, high), capsize=3, label=name, **style)
         axis.set(xscale="log", xlabel="ε (log scale)", facecolor=paper)
         ours = {row["epsilon"] for (theirs, _), line in lines.items() if not theirs for row in line}
