@@ -4,6 +4,7 @@
 
 Private: the first 30,000 training images of Fashion-MNIST; judged on the last 10,000 of the training set, so that nothing here is
 chosen by the test set. ε = 1, δ = 1e-5, zero-out unless a row says otherwise. Public data, where a row needs some: Quick Draw.
+The base is the setting of mepf_accuracy.py without `warp` and `checked`, which are rows of their own.
 The small ResNets differ in their public set alone (`sfumato pretrain --kind extractor`, 600 steps of 64 images).
 Differences of a point between rows of one seed say little.
 """
@@ -34,9 +35,12 @@ BASE: dict[str, Any] = {
     "balance": True,
     "anchor": True,
     "learning_rate": 0.015,
+    "warp": 0.0,
+    "checked": False,
+    "grain": 0.08,
 }
 ROWS: dict[str, dict[str, Any]] = {
-    "as in mepf_accuracy: ResNet18, ImageNet": {},
+    "the base: ResNet18, ImageNet": {},
     "ResNet18, trained on CIFAR-10": {"encoder": "resnet18-cifar10"},
     "VGG16, ImageNet": {"encoder": "vgg16", "taps": "pixels,relu1_2,relu2_2"},
     "scattering: no public data": {
@@ -69,6 +73,9 @@ ROWS: dict[str, dict[str, Any]] = {
     "mmd loss": {"loss": "mmd"},
     "rare directions stretched (weigh 0.5)": {"weigh": 0.5},
     "DP-MERF's generator (network=conv)": {"network": "conv"},
+    "pictures moved (warp 0.07)": {"warp": 0.07},
+    "samples checked": {"checked": True},
+    "moved and checked": {"warp": 0.07, "checked": True, "grain": 0.05},
     "replace-one": {"neighbours": "replace-one"},
     "replace-one, priced at 2 instead of √2": {"neighbours": "replace-one", "dear": True},
 }

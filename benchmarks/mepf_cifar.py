@@ -61,6 +61,8 @@ def main() -> None:
         "network": arguments.network,
         "learning_rate": arguments.learning_rate,
         "grain": 0.0,
+        "warp": 0.0,
+        "checked": False,
         "device": arguments.device,
     }
     print(f"| cifar10, {arguments.encoder}, zero-out, δ = 1e-5 | steps | FID | fit, CPU s |")

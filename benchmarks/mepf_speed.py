@@ -62,7 +62,7 @@ def main() -> None:
         phi = PerceptualFeatures(encoder, balance=True)
         small = shape[1] <= 28
         network = (
-            ConvGenerator(shape, 10, 90, 500, texture=True)
+            ConvGenerator(shape, 10, 90, 500, texture=True, warp=0.07)
             if small
             else ResNetGenerator(shape, 10, 90)
         )

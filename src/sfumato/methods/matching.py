@@ -143,7 +143,7 @@ class Matched(Synthesizer):
         labels = apportion(self.shares_, n, generator)
         self.generator_.eval()
         with torch.no_grad():
-            made = torch.cat([self.generator_(p, generator) for p in labels.split(_AT_ONCE)])
+            made = torch.cat([self._draw(some, generator) for some in labels.split(_AT_ONCE)])
         if schema.kind == "table":
             records = self._encoding(schema).decode(made, generator)
         else:
@@ -153,6 +153,11 @@ class Matched(Synthesizer):
             made = made.add_(grain, alpha=self.grain).clamp_(0, 1)
             records = (made * 255).round().to(torch.uint8)
         return records, labels if schema.labelled else None
+
+    def _draw(self, labels: Tensor, generator: torch.Generator) -> Tensor:
+        """What the generator makes for these labels."""
+        made: Tensor = self.generator_(labels, generator)
+        return made
 
     def _state(self) -> dict[str, Tensor]:
         state = {f"network.{name}": value for name, value in self.generator_.state_dict().items()}

@@ -4,6 +4,7 @@
     2.  μ̃  = 1/n (Σ φ(xᵢ) ⊗ yᵢ + noise)          one noisy sum, filed by class                                (the release)
     3.  min over θ  ‖ μ̃ − E φ(G_θ(z, y)) ⊗ y ‖²   train a generator to have the same embedding                 (free)
     4.  of the generators on the way, keep the one nearest to a second, noisier embedding                     (early stopping)
+    5.  sample G_θ(z, y); draw again what is nearer to another class's embedding than to that of y            (free)
 
 Private: the records, in step 2 and, if asked for, in the second release of step 4. Public: the network and its training data,
 which must not be the private ones; the data set `public`, if given, for a centre or a basis of the features.
@@ -38,6 +39,7 @@ from sfumato.features.perceptual import (
 from sfumato.generators import ClassedGenerator, ConvGenerator, Training, train
 from sfumato.generators.resnet import ResNetGenerator
 from sfumato.methods.base import Workspace
+from sfumato.methods.discriminant import Discriminant
 from sfumato.methods.matching import Matched
 from sfumato.methods.perceptual_matching import FINAL_SEED, LOSSES, Part, PerceptualMatching
 from sfumato.methods.private_encoder import (
@@ -54,6 +56,11 @@ _LABEL, _SHARED, _STOPPING = "perceptual embedding", "shared layers", "early sto
 _PUBLIC_RECORDS = 2000  # for a centre and a radius; a basis takes at least twice its size
 _FINAL_RECORDS = 1000
 _METRIC_RECORDS = 1500
+# The rule for checking samples: generated records that it is made from, and numbers that their features may take.
+_RULE_RECORDS, _RULE_NUMBERS = 3000, 2**26
+_RULE_AT_ONCE = 128
+_RULE_AGREES = 0.5  # with this share of the generator's pictures, or it is not used
+_REDRAWS = 4
 _WHOLE = ("latent", "hidden", "width", "directions", "steps", "batch", "encoder_steps")
 _WHOLE_OR_AUTO = ("size", "pool", "projection")
 
@@ -78,10 +85,11 @@ class Mepf(Matched):
 
     Differs from the paper: counts ride in the release; √2 under replacement; distances are measured with rare directions of the
     features stretched (`weigh`), at a running mean of the generator's embedding (`loss="averaged"`; `"mmd"` leaves out the
-    self-pairs of a batch, `"moving-average"` is the paper's); the conv generator learns grain of its own (`texture`); layers may
-    be averaged over places, weighed alike (`balance`), centred on a public mean and clipped to a public radius (`centre`),
-    projected onto a public or random basis (`projection`), or, for low layers, shared by all classes (`shared`); the encoder
-    may be wavelet scattering, which needs no public data; sampled pixels get grain.
+    self-pairs of a batch, `"moving-average"` is the paper's); the conv generator learns grain of its own (`texture`) and moves
+    its pictures a little at random (`warp`); a picture that a linear discriminant of the released embeddings takes for another
+    class is drawn again (`checked`); layers may be averaged over places, weighed alike (`balance`), centred on a public mean and
+    clipped to a public radius (`centre`), projected onto a public or random basis (`projection`), or, for low layers, shared by
+    all classes (`shared`); the encoder may be wavelet scattering, which needs no public data; sampled pixels get grain.
     """
 
     HELP = {
@@ -109,6 +117,8 @@ class Mepf(Matched):
         "hidden": "Width of the conv generator's dense layer.",
         "width": "Channels of the resnet generator at full size; eight times as many at the smallest.",
         "texture": "Whether the conv generator adds grain of its own, its strength learnt for each class and pixel.",
+        "warp": "How far the conv generator moves and turns its pictures at random: 0.07 is a pixel in 28, 0 not at all.",
+        "checked": "Whether a sampled picture that looks like another class to the released embeddings is drawn again.",
         "weigh": "How far rare directions of the features are stretched when distances are measured: 0 not at all, 1 all alike.",
         "directions": "Directions of the features in which distances are measured, when weigh is above 0.",
         "loss": "averaged: at a running mean; mmd: squared distance without self-pairs; moving-average: of dos Santos et al.",
@@ -172,6 +182,8 @@ class Mepf(Matched):
         hidden: int = 500,
         width: int = 64,
         texture: bool = True,
+        warp: float = 0.07,
+        checked: bool = True,
         weigh: float = 0.0,
         directions: int = 600,
         loss: str = "averaged",
@@ -180,7 +192,7 @@ class Mepf(Matched):
         steps: int = 2_000,
         batch: int = 100,
         learning_rate: float = 3e-3,
-        grain: float = 0.08,
+        grain: float = 0.05,
         device: str = "cpu",
         training_seed: int | None = None,
         seed: int = 0,
@@ -209,6 +221,8 @@ class Mepf(Matched):
         self.hidden = hidden
         self.width = width
         self.texture = texture
+        self.warp = warp
+        self.checked = checked
         self.weigh = weigh
         self.directions = directions
         self.loss = loss
@@ -221,6 +235,10 @@ class Mepf(Matched):
         self.device = device
         self.training_seed = training_seed
         self.seed = seed
+
+    rule_: Discriminant | None = None  # for checking samples
+    _eye: PerceptualFeatures | None = None  # the features that it looks at
+    _extractor: nn.Module | None = None  # a private encoder
 
     # -- the promise -----------------------------------------------------------------------------------------------
 
@@ -316,6 +334,7 @@ class Mepf(Matched):
     def _fit(self, data: PrivateData, noise_multiplier: float, workspace: Workspace) -> None:
         schema = data.schema
         device = _device(self.device)
+        self._extractor = None
         if workspace.public is None and (self.centre or self._public_basis):
             raise BadInput(
                 "mepf's centre and basis=public are made from public data; give some with --public (in Python: public=)."
@@ -386,7 +405,97 @@ class Mepf(Matched):
         self.loss_ = matching.final(torch.Generator().manual_seed(FINAL_SEED), _FINAL_RECORDS)
         workspace.log({"event": "matched", "training_seed": seed, "loss": self.loss_})
         self.shares_ = released[0].embedding.shares
+        self.rule_ = self._rule(matching, released[0]) if self.checked else None
         self.generator_ = generator.to("cpu").eval()
+        self._eye = self._plain_map(encoder.to("cpu"), classed)
+
+    # -- samples that look like their class ------------------------------------------------------------------------
+
+    def _rule(self, matching: PerceptualMatching, part: Part) -> Discriminant | None:
+        """How to tell a picture's class by the released embeddings; None where there are no classes to tell apart.
+
+        A rule that takes most pictures for another class tells of noise, not of pictures: then there is none either.
+        """
+        if int((part.embedding.shares > 0).sum()) < 2:
+            return None
+        some = max(2, min(_RULE_RECORDS, _RULE_NUMBERS // part.phi.dim))
+        rows, labels = matching.made(part, torch.Generator().manual_seed(FINAL_SEED + 1), some)
+        rule = Discriminant.of(part.embedding, rows, labels)
+        if float((rule(rows) == labels).float().mean()) < _RULE_AGREES:
+            return None
+        plain = rule.before(part.phi)
+        return Discriminant(plain.weights.cpu(), plain.offsets.cpu())
+
+    def _draw(self, labels: Tensor, generator: torch.Generator) -> Tensor:
+        made = super()._draw(labels, generator)
+        if self.rule_ is None:
+            return made
+        eye = self._eye or self._opened_eye()
+        doubtful = torch.arange(len(labels))
+        for _ in range(_REDRAWS):
+            found = [self.rule_(eye.of(some)) for some in made[doubtful].split(_RULE_AT_ONCE)]
+            doubtful = doubtful[torch.cat(found) != labels[doubtful]]
+            if len(doubtful) == 0:
+                break
+            made[doubtful] = super()._draw(labels[doubtful], generator)
+        return made
+
+    def _opened_eye(self) -> PerceptualFeatures:
+        """The features in which samples are checked, for a run that was loaded."""
+        schema, taps = self.schema_, self._all_taps()
+        if self._extractor is not None:
+            encoder = extractor_encoder(
+                self._extractor, schema.shape, taps=taps, pool=self.pool, anchor=self.anchor
+            )
+        else:
+            encoder = make_encoder(
+                self.encoder,
+                schema.shape,
+                layers=taps,
+                size=self.size,
+                pool=self.pool,
+                anchor=self.anchor,
+            )
+        shared = _names(self.shared) or ()
+        classed = tuple(tap for tap in encoder.taps if tap not in shared)
+        self._eye = self._plain_map(encoder, classed)
+        return self._eye
+
+    def _plain_map(self, encoder: Encoder, taps: tuple[str, ...]) -> PerceptualFeatures:
+        """φ before it is centred and projected."""
+        return PerceptualFeatures(
+            encoder,
+            taps=taps,
+            moments=self.moments,
+            second_weight=self.second_weight,
+            balance=self.balance,
+        )
+
+    def _state(self) -> dict[str, Tensor]:
+        state = super()._state()
+        if self.rule_ is not None:
+            state |= {"rule.weights": self.rule_.weights, "rule.offsets": self.rule_.offsets}
+            if self._extractor is not None:
+                weights = self._extractor.state_dict()
+                state |= {f"encoder.{name}": value for name, value in weights.items()}
+        return state
+
+    def _restore(self, state: dict[str, Tensor]) -> None:
+        if "network.warp.spread" not in state:
+            self.warp = 0.0  # as it was before there was any
+        super()._restore(state)
+        self._eye = self._extractor = self.rule_ = None
+        if "rule.weights" in state:
+            self.rule_ = Discriminant(state["rule.weights"], state["rule.offsets"])
+            if self.encoder == PRIVATE:
+                self._extractor = extractor(self.schema_)
+                self._extractor.load_state_dict(
+                    {
+                        name.removeprefix("encoder."): value
+                        for name, value in state.items()
+                        if name.startswith("encoder.")
+                    }
+                )
 
     @property
     def _public_basis(self) -> bool:
@@ -397,7 +506,7 @@ class Mepf(Matched):
     ) -> Encoder:
         taps = self._all_taps()
         for charge in self._encoder_charge(data.schema, noise_multiplier):
-            network = train_extractor(data, charge, workspace, seed=self.seed)
+            self._extractor = network = train_extractor(data, charge, workspace, seed=self.seed)
             workspace.log({"event": "release", "label": charge.label})
             return extractor_encoder(
                 network, data.schema.shape, taps=taps, pool=self.pool, anchor=self.anchor
@@ -468,9 +577,8 @@ class Mepf(Matched):
             torch.manual_seed(seed)
             if kind != "resnet":
                 made = ClassedGenerator if kind == "classed" else ConvGenerator
-                return made(
-                    schema.shape, schema.n_classes, latent, self.hidden, texture=self.texture
-                )
+                settings: dict[str, Any] = {"texture": self.texture, "warp": self.warp}
+                return made(schema.shape, schema.n_classes, latent, self.hidden, **settings)
             return ResNetGenerator(schema.shape, schema.n_classes, latent, self.width)
 
     def _latent(self, schema: Schema) -> int:
@@ -492,7 +600,7 @@ class Mepf(Matched):
             raise self._bad("radius", "positive, or auto")
         if self.radius is not None and not self.centre:
             raise BadInput("mepf's radius goes with centre=true; set that or leave radius out.")
-        for name in ("grain", "weigh"):
+        for name in ("grain", "warp", "weigh"):
             if not 0 <= getattr(self, name) <= 1:
                 raise self._bad(name, "between 0 and 1")
         if not 0 <= self.memory < 1:

@@ -189,18 +189,18 @@ class PerceptualMatching(nn.Module):
     def _judgement(
         self, part: Part, target: Tensor, generator: torch.Generator, records: int
     ) -> float:
-        per_class = max(2, records // self.classes)
-        labels = self._labels(per_class).to(self.shares.device)
+        rows, _ = self.made(part, generator, records)
+        return float(self._distance(part.seen(rows), len(rows) // self.classes, part, target))
+
+    @torch.no_grad()
+    def made(self, part: Part, generator: torch.Generator, records: int) -> tuple[Tensor, Tensor]:
+        """The features of about `records` pictures, as many of each class, and their labels, sorted."""
+        labels = self._labels(max(2, records // self.classes)).to(self.shares.device)
         training = self.generator.training
         self.generator.eval()
-        rows = torch.cat(
-            [
-                part.seen(part.phi.of(self.generator(some, generator)))
-                for some in labels.split(_AT_ONCE)
-            ]
-        )
+        rows = [part.phi.of(self.generator(some, generator)) for some in labels.split(_AT_ONCE)]
         self.generator.train(training)
-        return float(self._distance(rows, per_class, part, target))
+        return torch.cat(rows), labels
 
     def _keep_if_better(self) -> None:
         assert self.judged is not None

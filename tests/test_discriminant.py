@@ -1,0 +1,259 @@
+"""Checked samples and moved pictures: Fisher's rule by a second route, what is drawn again, and runs that are loaded."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from sfumato.data import Dataset
+from sfumato.embedding import MeanEmbedding
+from sfumato.features.perceptual import PerceptualFeatures, ScatteringEncoder
+from sfumato.generators import ClassedGenerator, ConvGenerator
+from sfumato.generators.networks import Warp
+from sfumato.methods import Synthesizer, mepf
+from sfumato.methods.discriminant import _RIDGE, Discriminant
+from sfumato.methods.mepf import Mepf
+from sfumato.privacy import Budget
+
+TINY = {"steps": 4, "batch": 12, "hidden": 16, "latent": 8}
+GENEROUS = Budget(epsilon=50.0, delta=1e-4)
+
+
+@pytest.fixture(autouse=True)
+def _few_records(monkeypatch):
+    monkeypatch.setattr(mepf, "_FINAL_RECORDS", 60)
+    monkeypatch.setattr(mepf, "_RULE_RECORDS", 60)
+    monkeypatch.setattr(mepf, "_RULE_AGREES", 0.0)
+
+
+def images(n: int = 60, *, labelled: bool = True) -> Dataset:
+    """Bright at the top, bright at the bottom, or gray: three classes that anything can tell apart."""
+    rng = np.random.default_rng(1)
+    pictures = rng.integers(0, 80, size=(n, 1, 8, 8), dtype=np.uint8)
+    labels = np.arange(n) % 3
+    pictures[labels == 0, :, :4] += 150
+    pictures[labels == 1, :, 4:] += 150
+    return Dataset.from_arrays(
+        pictures, labels if labelled else None, classes=3 if labelled else None
+    )
+
+
+# -- the rule --------------------------------------------------------------------------------------------------------
+
+
+def spread_rows(n: int, dim: int, classes: int, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+    random = torch.Generator().manual_seed(seed)
+    mixing = torch.randn(dim, dim, generator=random)
+    labels = torch.arange(n) % classes
+    centres = 3 * torch.randn(classes, dim, generator=random)
+    return torch.randn(n, dim, generator=random) @ mixing + centres[labels], labels
+
+
+@pytest.mark.parametrize(("n", "dim"), [(300, 6), (40, 60)])  # more rows than features, and fewer
+def test_the_rule_is_the_nearest_released_mean_in_the_spread_of_the_rows(n, dim):
+    rows, labels = spread_rows(n, dim, 3)
+    shares = torch.tensor([0.5, 0.3, 0.2])
+    means = torch.randn(3, dim, generator=torch.Generator().manual_seed(9))
+    rule = Discriminant.of(MeanEmbedding(means * shares[:, None], shares, 0.0), rows, labels)
+
+    within = torch.stack([rows[labels == c].mean(dim=0) for c in range(3)])
+    around = (rows - within[labels]).double().numpy()
+    _, singular, axes = np.linalg.svd(around, full_matrices=False)
+    rank = int((singular > 1e-3 * singular[0]).sum())
+    axes, variances = axes[:rank], singular[:rank] ** 2 / n
+    inverse = (axes.T / (variances + _RIDGE * variances.mean())) @ axes
+    off = rows.double().numpy()[:, None] - means.double().numpy()[None]
+    distances = np.einsum("ncd,de,nce->nc", off, inverse, off)
+    assert np.array_equal(rule(rows).numpy(), distances.argmin(axis=1))
+    scores = (rows @ rule.weights.T + rule.offsets).double().numpy()
+    gaps = -0.5 * (distances - distances[:, :1])
+    assert np.allclose(scores - scores[:, :1], gaps, atol=1e-3 * np.abs(gaps).max())
+
+
+def test_noise_does_not_push_records_out_of_a_rare_class():
+    rows, labels = spread_rows(200, 5, 2)
+    shares, means = torch.tensor([0.95, 0.05]), torch.randn(2, 5)
+    clean = Discriminant.of(MeanEmbedding(means * shares[:, None], shares, 0.0), rows, labels)
+    random = torch.Generator().manual_seed(3)
+    noisy = [
+        Discriminant.of(
+            MeanEmbedding(
+                means * shares[:, None] + 0.05 * torch.randn(2, 5, generator=random), shares, 0.05
+            ),
+            rows,
+            labels,
+        ).offsets
+        for _ in range(2000)
+    ]
+    found = torch.stack(noisy)
+    error = found.std(dim=0) / 2000**0.5
+    assert bool(((found.mean(dim=0) - clean.offsets).abs() < 5 * error).all())
+
+
+def test_a_class_without_records_wins_nothing():
+    rows, labels = spread_rows(60, 4, 3)
+    shares = torch.tensor([0.6, 0.4, 0.0])
+    means = torch.stack([torch.zeros(4), torch.ones(4), torch.zeros(4)])
+    rule = Discriminant.of(MeanEmbedding(means, shares, 0.1), rows, labels)
+    assert set(rule(rows).tolist()) <= {0, 1}
+    assert bool(torch.isfinite(rule.weights).all())
+
+
+def test_pictures_without_spread_do_no_harm():
+    labels = torch.arange(6) % 2
+    shares = torch.tensor([0.5, 0.5])
+    rule = Discriminant.of(MeanEmbedding(torch.rand(2, 4), shares, 0.1), torch.ones(6, 4), labels)
+    assert rule(torch.rand(5, 4)).shape == (5,)
+    assert bool(torch.isfinite(rule.weights).all())
+
+
+def test_a_rule_of_centred_and_projected_features_is_one_of_plain_features():
+    encoder = ScatteringEncoder((1, 8, 8))
+    plain = PerceptualFeatures(encoder)
+    random = torch.Generator().manual_seed(0)
+    basis = torch.linalg.qr(torch.randn(plain.full, 5, generator=random)).Q.T
+    centre = torch.rand(plain.full, generator=random) / plain.full**0.5
+    # So wide a radius that nothing is clipped.
+    phi = PerceptualFeatures(encoder, centre=centre, radius=20.0, basis=basis)
+    rule = Discriminant(torch.randn(3, 5, generator=random), torch.randn(3, generator=random))
+    pixels = torch.rand(7, 1, 8, 8, generator=random)
+    before = rule.before(phi)
+    scores = phi.of(pixels) @ rule.weights.T + rule.offsets
+    again = plain.of(pixels) @ before.weights.T + before.offsets
+    assert torch.allclose(scores, again, atol=1e-4)
+
+
+# -- samples that are checked ------------------------------------------------------------------------------------------
+
+
+class Shades(nn.Module):
+    """Flat pictures of a random shade, whatever the label."""
+
+    def forward(self, labels, generator):
+        return torch.rand(len(labels), 1, 1, 1, generator=generator).expand(-1, 1, 8, 8).clone()
+
+
+class Pixels:
+    def of(self, pixels):
+        return pixels.flatten(1)
+
+
+def shady() -> Mepf:
+    """A method that draws flat pictures and calls those brighter than ½ class 1."""
+    fitted = Mepf(**TINY).fit(images(), GENEROUS)
+    weights = torch.stack([torch.zeros(64), torch.full((64,), 1 / 64), torch.zeros(64)])
+    fitted.rule_ = Discriminant(weights, torch.tensor([0.5, 0.0, -1.0]))
+    fitted.generator_, fitted._eye = Shades(), Pixels()
+    return fitted
+
+
+def test_what_looks_like_another_class_is_drawn_again_four_times():
+    fitted, labels = shady(), torch.arange(4000) % 2
+    made = fitted._draw(labels, torch.Generator().manual_seed(0))
+    bright = made.mean(dim=(1, 2, 3)) > 0.5
+    slips = int((bright != (labels == 1)).sum())
+    assert 70 < slips < 180  # of 4,000 ÷ 2⁵ = 125 on average; 2,000 unless any is drawn again
+
+
+def test_pictures_are_drawn_again_but_labels_stay():
+    fitted = shady()
+    checked = fitted.sample(90)
+    fitted.rule_ = None
+    plain = fitted.sample(90)
+    assert np.array_equal(checked.labels, plain.labels)
+    assert not np.array_equal(checked.images, plain.images)
+
+
+def test_a_rule_that_nothing_satisfies_ends_all_the_same():
+    fitted = shady()
+    assert set(fitted.sample(90).labels) == {0, 1, 2}  # no picture passes for the third class
+
+
+@pytest.mark.parametrize(("checked", "labelled"), [(False, True), (True, False)])
+def test_there_is_a_rule_only_where_there_are_classes_to_check(checked, labelled):
+    fitted = Mepf(**TINY, checked=checked).fit(images(labelled=labelled), GENEROUS)
+    assert fitted.rule_ is None
+    assert len(fitted.sample(5)) == 5
+
+
+def test_a_rule_that_disagrees_with_most_pictures_is_not_used(monkeypatch):
+    assert Mepf(**TINY).fit(images(), GENEROUS).rule_ is not None
+    monkeypatch.setattr(mepf, "_RULE_AGREES", 0.5)
+    monkeypatch.setattr(Discriminant, "__call__", lambda self, rows: torch.zeros(len(rows)))
+    assert Mepf(**TINY).fit(images(), GENEROUS).rule_ is None
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"projection": 9},
+        {"shared": "order0"},
+        {"anchor": True, "balance": True, "moments": 1},
+        {"encoder": "private", "encoder_steps": 3, "encoder_rate": 0.3},
+    ],
+)
+def test_a_loaded_run_checks_with_the_same_rule(settings, tmp_path):
+    fitted = Mepf(**TINY, **settings).fit(images(), GENEROUS, out=tmp_path / "run")
+    loaded = Synthesizer.load(tmp_path / "run")
+    assert isinstance(loaded, Mepf)
+    assert loaded.rule_ is not None
+    assert np.array_equal(loaded.sample(30).images, fitted.sample(30).images)
+
+
+# -- pictures that are moved -------------------------------------------------------------------------------------------
+
+
+def test_a_warp_moves_by_as_much_as_it_says_and_leaves_flat_pictures_alone():
+    warp, n = Warp(0.1), 4000
+    side = 41
+    spot = torch.zeros(1, 1, side, side)
+    spot[..., side // 2, side // 2] = 1.0
+    moved = warp(spot.expand(n, -1, -1, -1), torch.Generator().manual_seed(0))
+    weight = moved.sum(dim=(1, 2, 3))
+    places = torch.linspace(-1, 1, side) * (side - 1) / side
+    across = (moved.sum(dim=(1, 2)) * places).sum(dim=1) / weight
+    down = (moved.sum(dim=(1, 3)) * places).sum(dim=1) / weight
+    assert abs(float(across.mean())) < 0.02
+    assert float(across.std()) == pytest.approx(0.1, rel=0.15)
+    assert float(down.std()) == pytest.approx(0.1, rel=0.15)
+    flat = torch.full((5, 2, 6, 9), 0.3)
+    assert torch.allclose(warp(flat, torch.Generator()), flat)
+
+
+@pytest.mark.parametrize("cls", [ConvGenerator, ClassedGenerator])
+@pytest.mark.parametrize("classes", [0, 3])
+def test_a_generator_moves_each_picture_by_itself(cls, classes):
+    torch.manual_seed(0)
+    network = cls((3, 12, 8), classes, 4, 8, warp=0.3).eval()
+    labels = torch.zeros(6, dtype=torch.int64)
+    made = network(labels, torch.Generator().manual_seed(1))
+    assert made.shape == (6, 3, 12, 8)
+    network.warp = None
+    unmoved = network(labels, torch.Generator().manual_seed(1))
+    assert not torch.allclose(made, unmoved, atol=1e-3)
+    # By a second route: maps drawn after the latent numbers, applied to the picture before it is squashed.
+    random = torch.Generator().manual_seed(1)
+    torch.randn(6, 4, generator=random)
+    maps = torch.eye(2, 3) + 0.3 * torch.randn(6, 2, 3, generator=random)
+    places = functional.affine_grid(maps, [6, 3, 12, 8], align_corners=False)
+    moved = functional.grid_sample(
+        torch.logit(unmoved), places, padding_mode="border", align_corners=False
+    )
+    assert torch.allclose(torch.sigmoid(moved), made, atol=1e-3)
+
+
+def test_a_run_from_before_there_were_warps_and_checks_is_as_it_was(tmp_path):
+    fitted = Mepf(**TINY, warp=0.0, checked=False).fit(images(), GENEROUS, out=tmp_path / "run")
+    state = fitted._state()
+    again = Mepf(**TINY)
+    again.schema_ = fitted.schema_
+    again._restore(state)
+    assert again.warp == 0
+    assert again.rule_ is None
+    assert np.array_equal(
+        again._sample(9, torch.Generator())[0], fitted._sample(9, torch.Generator())[0]
+    )
