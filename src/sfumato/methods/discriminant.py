@@ -16,7 +16,7 @@ from sfumato.embedding import MeanEmbedding
 from sfumato.features.perceptual import PerceptualFeatures
 
 DIRECTIONS = 1000  # most directions of the spread that count
-_RIDGE = 0.3  # added to every direction's variance, in units of the mean
+_RIDGE = 0.3  # added to every direction's variance, in units of the mean; the noise's variance where that is larger
 
 
 @dataclass(frozen=True)
@@ -54,10 +54,11 @@ class Discriminant:
         means = torch.where(there[:, None], embedding.mean / shares.clamp(min=1e-9), 0.0)
         around = rows - _class_means(rows, labels, len(means))[labels]
         directions, variances = _principal(around, DIRECTIONS)
-        precision = 1 / (variances + _RIDGE * variances.mean()).clamp(min=1e-20)
+        noise = (embedding.noise_std / shares[:, 0].clamp(min=1e-9)) ** 2  # of m̃_c, each direction
+        ridge = torch.maximum(_RIDGE * variances.mean(), noise[there].mean())
+        precision = 1 / (variances + ridge).clamp(min=1e-20)
         seen = means @ directions.T  # (classes, directions)
-        noise = (embedding.noise_std / shares[:, 0].clamp(min=1e-9)) ** 2 * precision.sum()
-        offsets = -0.5 * ((seen.square() @ precision) - noise)
+        offsets = -0.5 * (seen.square() @ precision - noise * precision.sum())
         return cls(
             weights=(seen * precision) @ directions,
             offsets=torch.where(there, offsets, -torch.inf),

@@ -59,7 +59,6 @@ _METRIC_RECORDS = 1500
 # The rule for checking samples: generated records that it is made from, and numbers that their features may take.
 _RULE_RECORDS, _RULE_NUMBERS = 3000, 2**26
 _RULE_AT_ONCE = 128
-_RULE_AGREES = 0.5  # with this share of the generator's pictures, or it is not used
 _REDRAWS = 4
 _WHOLE = ("latent", "hidden", "width", "directions", "steps", "batch", "encoder_steps")
 _WHOLE_OR_AUTO = ("size", "pool", "projection")
@@ -412,19 +411,13 @@ class Mepf(Matched):
     # -- samples that look like their class ------------------------------------------------------------------------
 
     def _rule(self, matching: PerceptualMatching, part: Part) -> Discriminant | None:
-        """How to tell a picture's class by the released embeddings; None where there are no classes to tell apart.
-
-        A rule that takes most pictures for another class tells of noise, not of pictures: then there is none either.
-        """
+        """How to tell a picture's class by the released embeddings; None where there are no classes to tell apart."""
         if int((part.embedding.shares > 0).sum()) < 2:
             return None
         some = max(2, min(_RULE_RECORDS, _RULE_NUMBERS // part.phi.dim))
         rows, labels = matching.made(part, torch.Generator().manual_seed(FINAL_SEED + 1), some)
-        rule = Discriminant.of(part.embedding, rows, labels)
-        if float((rule(rows) == labels).float().mean()) < _RULE_AGREES:
-            return None
-        plain = rule.before(part.phi)
-        return Discriminant(plain.weights.cpu(), plain.offsets.cpu())
+        rule = Discriminant.of(part.embedding, rows, labels).before(part.phi)
+        return Discriminant(rule.weights.cpu(), rule.offsets.cpu())
 
     def _draw(self, labels: Tensor, generator: torch.Generator) -> Tensor:
         made = super()._draw(labels, generator)
