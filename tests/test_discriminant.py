@@ -10,12 +10,14 @@ from torch.nn import functional
 
 from sfumato.data import Dataset
 from sfumato.embedding import MeanEmbedding
+from sfumato.errors import BadInput
 from sfumato.features.perceptual import PerceptualFeatures, ScatteringEncoder
 from sfumato.generators import ClassedGenerator, ConvGenerator
 from sfumato.generators.networks import Warp
 from sfumato.methods import Synthesizer, mepf
 from sfumato.methods.discriminant import _RIDGE, Discriminant
 from sfumato.methods.mepf import Mepf
+from sfumato.pretrain import Schedule, pretrain_extractor
 from sfumato.privacy import Budget
 
 TINY = {"steps": 4, "batch": 12, "hidden": 16, "latent": 8}
@@ -26,6 +28,7 @@ GENEROUS = Budget(epsilon=50.0, delta=1e-4)
 def _few_records(monkeypatch):
     monkeypatch.setattr(mepf, "_FINAL_RECORDS", 60)
     monkeypatch.setattr(mepf, "_RULE_RECORDS", 60)
+    monkeypatch.setattr(mepf, "_RULE_AGREES", 0.0)
 
 
 def images(n: int = 60, *, labelled: bool = True) -> Dataset:
@@ -178,6 +181,13 @@ def test_there_is_a_rule_only_where_there_are_classes_to_check(checked, labelled
     assert len(fitted.sample(5)) == 5
 
 
+def test_a_rule_that_most_pictures_fail_is_not_used(monkeypatch):
+    assert Mepf(**TINY).fit(images(), GENEROUS).rule_ is not None
+    monkeypatch.setattr(mepf, "_RULE_AGREES", 0.5)
+    monkeypatch.setattr(Discriminant, "__call__", lambda self, rows: torch.zeros(len(rows)))
+    assert Mepf(**TINY).fit(images(), GENEROUS).rule_ is None
+
+
 @pytest.mark.parametrize(
     "settings",
     [
@@ -194,6 +204,17 @@ def test_a_loaded_run_checks_with_the_same_rule(settings, tmp_path):
     assert isinstance(loaded, Mepf)
     assert loaded.rule_ is not None
     assert np.array_equal(loaded.sample(30).images, fitted.sample(30).images)
+
+
+def test_a_run_whose_network_is_gone_says_what_to_do(tmp_path):
+    public = images(60)
+    path = tmp_path / "eye.safetensors"
+    pretrain_extractor(public, path, Schedule(steps=2, batch=8))
+    Mepf(**TINY, encoder=str(path)).fit(images(), GENEROUS, out=tmp_path / "run")
+    path.rename(tmp_path / "elsewhere.safetensors")
+    loaded = Synthesizer.load(tmp_path / "run")
+    with pytest.raises(BadInput, match="put it back, or train again"):
+        loaded.sample(5)
 
 
 # -- pictures that are moved -------------------------------------------------------------------------------------------
