@@ -3,7 +3,7 @@
 Prints a Markdown table: mean over seeds and the range, beside the paper's own numbers (replace-one, its own accounting).
 
     python benchmarks/mepf_accuracy.py [--seeds 3] [--data fashion-mnist,mnist] [--neighbours replace-one,zero-out]
-        [--metrics logreg,mlp] [--samples 20000] [--keep 1,0.75] [--set steps=500 …] [--runs FOLDER]
+        [--metrics logreg,mlp] [--samples 20000] [--keep 1,0.9] [--set steps=500 …] [--runs FOLDER]
 
 The public network is ImageNet's ResNet18, its input resized to 32 pixels;
 taps, pooling and balance are the same for both data sets.
@@ -84,7 +84,7 @@ def main() -> None:
     parser.add_argument("--neighbours", default="replace-one,zero-out")
     parser.add_argument("--metrics", default="logreg,mlp")
     parser.add_argument("--samples", type=int, default=20_000)
-    parser.add_argument("--keep", default="1,0.75")
+    parser.add_argument("--keep", default="1,0.9")
     parser.add_argument("--set", nargs="*", default=[], metavar="KEY=VALUE")
     parser.add_argument("--runs", help="keep the fits here")
     arguments = parser.parse_args()
