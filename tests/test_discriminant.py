@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -17,6 +19,7 @@ from sfumato.generators.networks import Warp
 from sfumato.methods import Synthesizer, mepf
 from sfumato.methods.discriminant import _RIDGE, Discriminant
 from sfumato.methods.mepf import Mepf
+from sfumato.methods.perceptual_matching import Part
 from sfumato.pretrain import Schedule, pretrain_extractor
 from sfumato.privacy import Budget
 
@@ -188,10 +191,24 @@ def test_a_rule_that_most_pictures_fail_is_not_used(monkeypatch):
     assert Mepf(**TINY).fit(images(), GENEROUS).rule_ is None
 
 
+def test_classes_without_records_do_not_speak_against_a_rule(monkeypatch):
+    monkeypatch.setattr(mepf, "_RULE_AGREES", 0.9)
+    labels = torch.arange(200) % 5
+    rows = 5 * torch.eye(5)[labels] + 0.1 * torch.randn(200, 5)
+    shares = torch.tensor([0.5, 0.5, 0.0, 0.0, 0.0])
+    embedding = MeanEmbedding(5 * torch.eye(5) * shares[:, None], shares, 1e-3)
+    phi = SimpleNamespace(dim=5, basis=None, centre=None, radius=None)
+    matching = SimpleNamespace(made=lambda part, generator, records: (rows, labels))
+    rule = Mepf()._rule(matching, Part(phi, embedding))
+    assert rule is not None
+    assert rule(rows[labels < 2]).tolist() == labels[labels < 2].tolist()
+
+
 @pytest.mark.parametrize(
     "settings",
     [
         {},
+        {"network": "resnet", "width": 4},
         {"projection": 9},
         {"shared": "order0"},
         {"anchor": True, "balance": True, "moments": 1},
@@ -203,6 +220,7 @@ def test_a_loaded_run_checks_with_the_same_rule(settings, tmp_path):
     loaded = Synthesizer.load(tmp_path / "run")
     assert isinstance(loaded, Mepf)
     assert loaded.rule_ is not None
+    assert loaded.get_params() == fitted.get_params()
     assert np.array_equal(loaded.sample(30).images, fitted.sample(30).images)
 
 

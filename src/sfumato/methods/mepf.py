@@ -417,10 +417,12 @@ class Mepf(Matched):
         Where most pictures fail, because the noise is large or the generator poor, drawing again costs much and helps little:
         then there is none either.
         """
-        if int((part.embedding.shares > 0).sum()) < 2:
+        there = part.embedding.shares > 0
+        if int(there.sum()) < 2:
             return None
         some = max(2, min(_RULE_RECORDS, _RULE_NUMBERS // part.phi.dim))
         rows, labels = matching.made(part, torch.Generator().manual_seed(FINAL_SEED + 1), some)
+        rows, labels = rows[there[labels]], labels[there[labels]]
         rule = Discriminant.of(part.embedding, rows, labels)
         if float((rule(rows) == labels).float().mean()) < _RULE_AGREES:
             return None
@@ -488,7 +490,7 @@ class Mepf(Matched):
         return state
 
     def _restore(self, state: dict[str, Tensor]) -> None:
-        if "network.warp.spread" not in state:
+        if self._kind(self.schema_) != "resnet" and "network.warp.spread" not in state:
             self.warp = 0.0  # as it was before there was any
         super()._restore(state)
         self._eye = self._extractor = self.rule_ = None
