@@ -192,7 +192,7 @@ class Mepf(Matched):
         steps: int = 2_000,
         batch: int = 100,
         learning_rate: float = 3e-3,
-        grain: float = 0.05,
+        grain: float = 0.1,
         device: str = "cpu",
         training_seed: int | None = None,
         seed: int = 0,
