@@ -34,7 +34,7 @@ def _few_records(monkeypatch):
     monkeypatch.setattr(mepf, "_RULE_AGREES", 0.0)
 
 
-def images(n: int = 60, *, labelled: bool = True) -> Dataset:
+def images(n: int = 300, *, labelled: bool = True) -> Dataset:
     """Bright at the top, bright at the bottom, or gray: three classes that anything can tell apart."""
     rng = np.random.default_rng(1)
     pictures = rng.integers(0, 80, size=(n, 1, 8, 8), dtype=np.uint8)
