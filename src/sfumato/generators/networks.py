@@ -122,7 +122,7 @@ class ClassedGenerator(ConvGenerator):
 class Warp(nn.Module):
     """Each picture under a random affine map of its own: x → x + A x + b, the entries of A and b normal.
 
-    `spread` is their standard deviation where a picture reaches from −1 to 1: at 0.07, 28 pixels move by one. Things in pictures
+    `spread` is their standard deviation, a picture reaching from −1 to 1: at 0.07 one of 28 pixels a side moves by one. Things
     are hardly ever in one place only, but means of features tell little of that: a network left to itself draws each class in
     one pose and makes up for it with grain. Beyond its edge a picture goes on as at the edge.
     """
