@@ -43,6 +43,10 @@ class PlanMismatch(SfumatoError):
     exit_code = 4
 
 
+class NotPublishable(PlanMismatch):
+    """Something would have been published that is not on the list of what may be; a bug in the method."""
+
+
 class CorruptArtifact(SfumatoError):
     """A saved file is damaged, was tampered with, or belongs to another version."""
 
