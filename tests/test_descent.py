@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import textwrap
-import time
 from pathlib import Path
 
 import numpy as np
@@ -17,10 +17,11 @@ import torch
 from torch import nn
 
 from sfumato.data import Batch, Dataset
-from sfumato.errors import CorruptArtifact, PlanMismatch, RunConflict
-from sfumato.methods import RunFolder
+from sfumato.errors import CorruptArtifact, PlanMismatch
+from sfumato.methods import SavedRun
 from sfumato.methods.base import Workspace
 from sfumato.methods.descent import TrainingState, descend
+from sfumato.methods.run import EXPORTS
 from sfumato.privacy import (
     Budget,
     Charge,
@@ -28,12 +29,13 @@ from sfumato.privacy import (
     GradientSum,
     Ledger,
     PrivateData,
-    ReleaseStore,
     enforced_bound,
     enforced_gradient_bound,
 )
-from sfumato.privacy.journal import Journal
+from sfumato.privacy.store import STORE
 from sfumato.progress import Progress
+from stores import store_in
+from waits import wait_for
 
 STEPS = 12
 CHARGE = Charge(
@@ -67,10 +69,16 @@ def rows() -> Dataset:
     return Counting(plain._source, plain.schema, plain.name)
 
 
-def train(folder: Path, *, die_at: int | None = None, seconds: float = 1e9, answers=None):
+def train(
+    folder: Path,
+    *,
+    die_at: int | None = None,
+    seconds: float = 1e9,
+    answers=None,
+    scale: float = 1.0,
+):
     """A small training; it dies after the answer to step `die_at` and before that step is applied."""
-    run = RunFolder(folder)
-    store = ReleaseStore(run.releases)
+    store = store_in(folder)
     data = PrivateData(rows(), Ledger(Budget(epsilon=100.0, delta=1e-5)), store=store)
     torch.manual_seed(0)
     network = nn.Sequential(nn.Flatten(), nn.Linear(16, 1), nn.Flatten(0))
@@ -86,7 +94,7 @@ def train(folder: Path, *, die_at: int | None = None, seconds: float = 1e9, answ
             data,
             CHARGE,
             state,
-            Workspace(run, Progress()),
+            Workspace(store, Progress()),
             title="Training",
             checkpoint_seconds=seconds,
         ):
@@ -156,55 +164,31 @@ def test_a_finished_series_is_not_begun_again(tmp_path):
     assert all(torch.equal(a, b) for a, b in zip(end, again, strict=True))
 
 
-def journal_of(folder: Path) -> Path:
-    return next(RunFolder(folder).releases.glob("*.journal"))
+def edit(folder: Path, *statements: str) -> None:
+    with contextlib.closing(sqlite3.connect(folder / STORE)) as db, db:
+        for statement in statements:
+            db.execute(statement)
 
 
-def test_a_record_cut_short_was_never_used_and_is_made_anew(tmp_path):
-    first: list = []
-    with pytest.raises(Killed):
-        train(tmp_path, die_at=5, answers=first)
-    path = journal_of(tmp_path)
-    whole = path.read_bytes()
-    for cut in (1, 10, 70):  # inside the checksum, the numbers, the head
-        path.write_bytes(whole[:-cut])
-        second: list = []
-        with pytest.raises(Killed):
-            train(tmp_path, die_at=5, answers=second)
-        assert Counting.reads == 1
-        assert all(torch.equal(a[1], b[1]) for a, b in zip(first[:5], second[:5], strict=True))
-        assert not torch.equal(first[5][1], second[5][1])
+def rows_of(folder: Path) -> list[tuple]:
+    with contextlib.closing(sqlite3.connect(folder / STORE)) as db:
+        return db.execute("SELECT step, digest, value FROM answers ORDER BY step").fetchall()
 
 
-def test_damage_in_the_middle_is_refused_and_not_answered_again(tmp_path):
+def test_an_answer_that_was_changed_is_refused_and_not_answered_again(tmp_path):
     with pytest.raises(Killed):
         train(tmp_path, die_at=5)
-    path = journal_of(tmp_path)
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 0xFF
-    path.write_bytes(bytes(content))
+    edit(tmp_path, "UPDATE answers SET value = zeroblob(68) WHERE step = 3")
     with pytest.raises(CorruptArtifact, match="spends the budget again"):
         train(tmp_path)
     assert Counting.reads == 0
 
 
-@pytest.mark.parametrize("place", [0, 4, 12, 13, 20, 25, 60, 130])
-def test_damage_anywhere_in_a_record_that_others_follow_is_refused(place, tmp_path):
-    with pytest.raises(Killed):
-        train(tmp_path, die_at=5)
-    path = journal_of(tmp_path)
-    content = bytearray(path.read_bytes())
-    content[content.index(b"STEP", content.index(b"STEP") + 1) + place] ^= 0xFF
-    path.write_bytes(bytes(content))
-    with pytest.raises(CorruptArtifact, match="spends the budget again"):
-        train(tmp_path)
-
-
-@pytest.mark.parametrize("lost", ["checkpoint", "journal"])
+@pytest.mark.parametrize("lost", ["checkpoint", "answers"])
 def test_a_lost_half_of_the_state_is_refused(lost, tmp_path):
     with pytest.raises(Killed):
         train(tmp_path, die_at=7, seconds=-1.0)
-    (RunFolder(tmp_path).checkpoint if lost == "checkpoint" else journal_of(tmp_path)).unlink()
+    edit(tmp_path, "DELETE FROM checkpoints" if lost == "checkpoint" else "DELETE FROM answers")
     with pytest.raises(CorruptArtifact, match="do not belong together"):
         train(tmp_path)
     assert Counting.reads == 0
@@ -213,9 +197,8 @@ def test_a_lost_half_of_the_state_is_refused(lost, tmp_path):
 def test_a_damaged_checkpoint_is_named_with_its_price(tmp_path):
     with pytest.raises(Killed):
         train(tmp_path, die_at=7, seconds=-1.0)
-    path = RunFolder(tmp_path).checkpoint
-    path.write_bytes(path.read_bytes()[:-40])
-    with pytest.raises(CorruptArtifact):
+    edit(tmp_path, "UPDATE checkpoints SET content = substr(content, 1, length(content) - 40)")
+    with pytest.raises(CorruptArtifact, match="checkpoint"):
         train(tmp_path)
 
 
@@ -224,31 +207,15 @@ def test_steps_of_another_plan_are_refused(tmp_path):
         train(tmp_path, die_at=3)
     other = Charge(label="gradients", bound=1.0, noise_multiplier=2.0, rate=0.5, steps=STEPS)
     with pytest.raises(CorruptArtifact, match="another plan"):
-        Journal(journal_of(tmp_path), other)
+        store_in(tmp_path).settled(other)
 
 
-def test_two_processes_cannot_answer_one_step_each(tmp_path):
-    first = Journal(tmp_path / "a" / "steps.journal", CHARGE)
-    with pytest.raises(RunConflict, match="Another process"):
-        Journal(tmp_path / "a" / "steps.journal", CHARGE)
-    first.close()
-    Journal(tmp_path / "a" / "steps.journal", CHARGE).close()
-
-
-def test_checkpoints_keep_the_journal_short(tmp_path):
+def test_checkpoints_keep_the_store_short_and_remember_what_was_answered(tmp_path):
     with pytest.raises(Killed):
         train(tmp_path, die_at=9, seconds=-1.0)
-    one = 17 * 4
-    assert journal_of(tmp_path).stat().st_size < 600 + 2 * one
-
-
-def test_a_finished_run_is_cleaned_of_its_journal(tmp_path):
-    train(tmp_path)
-    run = RunFolder(tmp_path)
-    assert list(run.releases.iterdir())
-    run.clean()
-    assert not list(run.releases.iterdir())
-    assert not run.checkpoint.exists()
+    kept = [step for step, _, value in rows_of(tmp_path) if value is not None]
+    assert kept == [9]
+    assert [step for step, _, _ in rows_of(tmp_path)] == list(range(10))
 
 
 class Pixels(FeatureMap):
@@ -260,7 +227,7 @@ class Pixels(FeatureMap):
 
 def test_plain_noisy_sums_are_journalled_as_well(tmp_path):
     def answers(stop: int) -> list[torch.Tensor]:
-        store = ReleaseStore(tmp_path)
+        store = store_in(tmp_path)
         data = PrivateData(rows(), Ledger(Budget(epsilon=100.0, delta=1e-5)), store=store)
         steps = data.poisson_steps(0.5, 6, 1.0, bound=enforced_bound(Pixels()), label="sums")
         found = [step.noisy_sum(Pixels()) for step, _ in zip(steps, range(stop), strict=False)]
@@ -277,7 +244,7 @@ def test_plain_noisy_sums_are_journalled_as_well(tmp_path):
 
 def test_a_replayed_step_answers_once_too(tmp_path):
     for _ in range(2):
-        store = ReleaseStore(tmp_path)
+        store = store_in(tmp_path)
         data = PrivateData(rows(), Ledger(Budget(epsilon=100.0, delta=1e-5)), store=store)
         step = next(data.poisson_steps(0.5, 6, 1.0, bound=enforced_bound(Pixels()), label="sums"))
         step.noisy_sum(Pixels())
@@ -301,21 +268,36 @@ method.fit(data, sfumato.Budget(epsilon=2.0, delta=1e-4), public=public, out=sys
 def test_a_killed_fit_goes_on_with_the_very_answers_it_was_given(tmp_path):
     script = tmp_path / "fit.py"
     script.write_text(textwrap.dedent(FIT))
-    run = RunFolder(tmp_path / "run")
-    first = subprocess.Popen([sys.executable, script, run.path], stderr=subprocess.DEVNULL)
-    deadline = time.monotonic() + 120
-    while len(run.read_log()) < 8 and time.monotonic() < deadline:
-        time.sleep(0.02)
-        assert first.poll() is None, "the fit ended before it could be interrupted"
+    run = tmp_path / "run"
+    first = subprocess.Popen([sys.executable, script, run], stderr=subprocess.DEVNULL)
+    wait_for(
+        lambda: (run / STORE).exists() and steps_answered(run) > 20, "20 answered steps", first
+    )
     os.kill(first.pid, signal.SIGKILL)
     first.wait()
-    assert not run.finished
-    before = journal_of(run.path).read_bytes()
-    subprocess.run([sys.executable, script, run.path, "resume"], check=True)
-    assert run.finished
-    assert before.count(b"STEP") > 20
-    assert not list(run.releases.glob("*.journal"))
-    assert not list(run.path.glob("checkpoint*"))
-    steps = [r["step"] for r in run.read_log() if r["event"] == "step"]
+    before = dict(answers_in(run))
+    assert not SavedRun(run, unfinished=True).finished
+    subprocess.run([sys.executable, script, run, "resume"], check=True)
+    saved = SavedRun(run)
+    after = {a.step: a.digest for a in saved.answers() if a.charge.steps > 1}
+    assert len(after) == 400
+    assert {step: after[step] for step in before} == before
+    assert {p.name for p in run.iterdir()} == {STORE, "run.lock", *EXPORTS}
+    steps = [r["step"] for r in saved.log if r["event"] == "step"]
     assert steps == sorted(set(steps))
     assert steps[-1] == 400
+
+
+def answers_in(run: Path) -> list[tuple[int, str]]:
+    """Of the paid steps of a run that a process is, or was, working on."""
+    try:
+        with contextlib.closing(sqlite3.connect(run / STORE, timeout=60)) as db:
+            return db.execute(
+                "SELECT step, digest FROM answers WHERE charge LIKE '%\"steps\": 400%'"
+            ).fetchall()
+    except sqlite3.OperationalError:  # its tables are not made yet
+        return []
+
+
+def steps_answered(run: Path) -> int:
+    return len(answers_in(run))

@@ -25,13 +25,13 @@ from sfumato.privacy import (
     Neighbours,
     PrivacyStatement,
     PrivateData,
-    ReleaseStore,
     ShardStates,
     ShardSum,
     calibrate,
     epsilon_of,
     noise,
 )
+from stores import store_in
 
 RELATION = {
     Neighbours.ADD_REMOVE: dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE,
@@ -473,7 +473,7 @@ def test_answered_steps_are_answered_the_same_again_and_not_read_again(summands,
         return torch.ones(4)
 
     def answers(count: int) -> list[torch.Tensor]:
-        store = ReleaseStore(tmp_path)
+        store = store_in(tmp_path)
         data = private(records(20), store=store)
         states = ShardStates(lambda *_: None, shards=1)
         summed = (

@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import textwrap
-import time
 from pathlib import Path
 
 import numpy as np
@@ -15,12 +14,14 @@ import pytest
 import torch
 from torch import nn
 
-from sfumato.errors import CorruptArtifact
-from sfumato.generators import ClassedGenerator, ConvGenerator, Training, checkpoint_step, train
+from sfumato.checkpoints import FileCheckpoint
+from sfumato.errors import CorruptArtifact, SfumatoError
+from sfumato.generators import ClassedGenerator, ConvGenerator, Training, train
 from sfumato.generators.networks import DoublingConv
-from sfumato.methods import Synthesizer
-from sfumato.methods.run import RunFolder
-from sfumato.storage import read_json
+from sfumato.methods import SavedRun, Synthesizer
+from sfumato.methods.run import EXPORTS
+from sfumato.privacy.store import STORE
+from waits import wait_for
 
 
 def problem() -> tuple[nn.Module, object]:
@@ -67,12 +68,12 @@ def test_a_resumed_training_ends_with_the_very_same_network(tmp_path):
         steps=60,
         learning_rate=0.01,
         seed=4,
-        checkpoint=tmp_path / "c.safetensors",
+        checkpoint=FileCheckpoint(tmp_path / "c.safetensors"),
         checkpoint_seconds=0.0,
     )
     with pytest.raises(Stop):
         train(torn, interrupted, how)
-    assert checkpoint_step(tmp_path / "c.safetensors") == 37
+    assert FileCheckpoint(tmp_path / "c.safetensors").step == 37
     resumed, loss = problem()
     nn.init.zeros_(resumed[0].weight)  # the checkpoint, not the start, must decide
     train(resumed, loss, how)
@@ -84,7 +85,7 @@ def test_a_damaged_checkpoint_says_that_training_again_is_free(tmp_path):
     path.write_bytes(b"nonsense")
     network, loss = problem()
     with pytest.raises(CorruptArtifact, match="costs no privacy"):
-        train(network, loss, Training(steps=5, learning_rate=0.01, checkpoint=path))
+        train(network, loss, Training(steps=5, learning_rate=0.01, checkpoint=FileCheckpoint(path)))
 
 
 def test_the_learning_rate_falls_by_a_tenth_each_round():
@@ -127,32 +128,36 @@ method.fit(data, sfumato.Budget(epsilon=2.0, delta=1e-4), out=sys.argv[1], resum
 def test_a_killed_fit_goes_on_from_its_release_and_spends_nothing_again(how, tmp_path):
     script = tmp_path / "fit.py"
     script.write_text(textwrap.dedent(FIT))
-    run = RunFolder(tmp_path / "run")
+    run = tmp_path / "run"
     first = subprocess.Popen(
-        [sys.executable, script, run.path],
+        [sys.executable, script, run],
         stderr=subprocess.DEVNULL,
         # What runs in the background of a shell ignores an interrupt, and so would its children.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
-    release = run.releases / "mean-embedding.safetensors"
-    deadline = time.monotonic() + 120
-    while not (release.exists() and len(run.read_log()) > 3) and time.monotonic() < deadline:
-        time.sleep(0.02)
-        assert first.poll() is None, "the fit ended before it could be interrupted"
+    wait_for(lambda: len(_log_of(run)) > 3, "the first steps in the log", first)
     os.kill(first.pid, how)
     first.wait()
-    assert not run.finished
-    kept = release.read_bytes()
-    statement = read_json(run.statement)
-    subprocess.run([sys.executable, script, run.path, "resume"], check=True)
-    assert run.finished
-    assert release.read_bytes() == kept  # the same noise: nothing was released twice
-    assert read_json(run.statement) == statement
-    steps = [r["step"] for r in run.read_log() if r["event"] == "step"]
+    saved = SavedRun(run, unfinished=True)
+    assert not saved.finished
+    kept, statement = [a.digest for a in saved.answers()], saved.statement_json
+    assert len(kept) == 1
+    subprocess.run([sys.executable, script, run, "resume"], check=True)
+    saved = SavedRun(run)
+    assert [a.digest for a in saved.answers()] == kept  # the same noise: nothing was released twice
+    assert saved.statement_json == statement
+    steps = [r["step"] for r in saved.log if r["event"] == "step"]
     assert steps == sorted(set(steps))
     assert steps[-1] == 800
-    assert not list(Path(run.path).rglob("*.part"))
-    assert len(Synthesizer.load(run.path).sample(10)) == 10
+    assert {p.name for p in run.iterdir()} == {STORE, "run.lock", *EXPORTS}
+    assert len(Synthesizer.load(run).sample(10)) == 10
+
+
+def _log_of(run: Path) -> list[dict]:
+    try:
+        return SavedRun(run, unfinished=True).log
+    except SfumatoError:  # not begun yet
+        return []
 
 
 @pytest.mark.parametrize("shape", [(1, 28, 28), (3, 10, 7)])

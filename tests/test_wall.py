@@ -20,12 +20,11 @@ from sfumato.privacy import (
     Neighbours,
     PrivacyStatement,
     PrivateData,
-    Release,
-    ReleaseStore,
     calibrate,
     charge_of,
     enforced_bound,
 )
+from stores import store_in
 
 SOURCE = Path(sfumato.__file__).parent
 
@@ -166,37 +165,21 @@ def test_nothing_but_the_schema_and_sums_can_be_had_from_private_data():
 
 
 def test_a_saved_release_is_returned_without_reading_or_new_noise(tmp_path):
-    first = PrivateData(rows(), Ledger(BUDGET), store=ReleaseStore(tmp_path)).noisy_sum(
-        Pixels(), 5.0, label="the sum"
-    )
-    data = rows()
-    again = PrivateData(data, Ledger(BUDGET), store=ReleaseStore(tmp_path)).noisy_sum(
-        Pixels(), 5.0, label="the sum"
+    store = store_in(tmp_path)
+    first = PrivateData(rows(), Ledger(BUDGET), store=store).noisy_sum(Pixels(), 5.0, label="sum")
+    store.close()
+    again = PrivateData(rows(), Ledger(BUDGET), store=store_in(tmp_path)).noisy_sum(
+        Pixels(), 5.0, label="sum"
     )
     assert torch.equal(first.units, again.units)
     assert Watched.reads == 0
 
 
 def test_a_saved_release_of_another_plan_is_refused(tmp_path):
-    PrivateData(rows(), Ledger(BUDGET), store=ReleaseStore(tmp_path)).noisy_sum(
-        Pixels(), 5.0, label="sum"
-    )
+    store = store_in(tmp_path)
+    PrivateData(rows(), Ledger(BUDGET), store=store).noisy_sum(Pixels(), 5.0, label="sum")
     with pytest.raises(CorruptArtifact, match="another plan"):
-        PrivateData(rows(), Ledger(BUDGET), store=ReleaseStore(tmp_path)).noisy_sum(
-            Pixels(), 6.0, label="sum"
-        )
-
-
-def test_a_damaged_release_is_named_not_used(tmp_path):
-    release = PrivateData(rows(), Ledger(BUDGET)).noisy_sum(Pixels(), 5.0, label="sum")
-    path = tmp_path / "r.safetensors"
-    release.save(path)
-    assert torch.equal(Release.load(path).units, release.units)
-    whole = path.read_bytes()
-    for damaged in (b"", whole[:50], whole[:-9], b"\x00" * len(whole)):
-        path.write_bytes(damaged)
-        with pytest.raises(CorruptArtifact):
-            Release.load(path)
+        PrivateData(rows(), Ledger(BUDGET), store=store).noisy_sum(Pixels(), 6.0, label="sum")
 
 
 # -- Poisson steps -------------------------------------------------------------------------------------------------

@@ -134,7 +134,7 @@ def _on_path() -> bool:
 
 def _demo_state(out: Path, data: str, synthesizer: PrivateMethod, budget: Budget) -> str:
     """What is in the demo's folder: "nothing", this run "started" or "finished", or "another" demo's run."""
-    from sfumato.methods import RunFolder
+    from sfumato.methods import SavedRun
 
     if not check_run_folder(out, resume=True):
         return "nothing"
@@ -145,7 +145,7 @@ def _demo_state(out: Path, data: str, synthesizer: PrivateMethod, budget: Budget
         synthesizer.get_params()
     ):
         return "another"
-    return "finished" if RunFolder(out).finished else "started"
+    return "finished" if SavedRun(out, unfinished=True).finished else "started"
 
 
 def _move_aside(out: Path) -> Path:

@@ -332,11 +332,12 @@ def _trained_again(
 ) -> PrivateMethod:
     """`refit` with the earlier run's settings, but for those given."""
     from sfumato.data import Schema
-    from sfumato.methods import RunFolder, get_method
+    from sfumato.methods import SavedRun, get_method
 
     cls = get_method(method)
-    RunFolder(earlier).check()
-    config = run_config(earlier)
+    saved = SavedRun(earlier)
+    config = saved.config
+    saved.close()
     if config["method"] != cls.info.name:
         raise BadInput(
             f"{earlier} is a run of {config['method']}, not of {cls.info.name}; type sfumato fit {config['method']}."

@@ -217,14 +217,14 @@ def write_page(
     beside: Sequence[Path] = (),
 ) -> Path:
     from sfumato.data import Schema
-    from sfumato.methods import RunFolder
+    from sfumato.methods import SavedRun
     from sfumato.public import load_public
     from sfumato.report import write_report
 
-    RunFolder(run).check()
+    SavedRun(run).close()
     for other in beside:
         if is_run(other):
-            RunFolder(other).check()
+            SavedRun(other).close()
     real = None
     if show_real is not None:
         real = load_public(show_real, Schema.from_json(run_config(run)["schema"]), progress)

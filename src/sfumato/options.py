@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from sfumato.errors import BadInput, CorruptArtifact, RunConflict
+from sfumato.errors import BadInput, RunConflict
 from sfumato.printing import say
 from sfumato.storage import read_json
 
@@ -218,12 +218,16 @@ def load_stated(
 
 def check_run_folder(out: Path, resume: bool) -> bool:
     """Whether there is something to resume; refuses a folder that holds other things."""
+    from sfumato.methods.run import holds_nothing
+
     if out.exists() and not out.is_dir():
         raise RunConflict(f"{out} is a file; give --out a folder that does not exist yet.")
-    if not out.is_dir() or not any(out.iterdir()):
+    if not out.is_dir():
         return False
     if not is_run(out):
-        raise RunConflict(f"{out} is not empty and holds no run; give --out a new folder.")
+        if not holds_nothing(out):
+            raise RunConflict(f"{out} is not empty and holds no run; give --out a new folder.")
+        return False
     if not resume:
         raise RunConflict(
             f"{out} already holds a run; give --out another folder, or add --resume to go on with it."
@@ -232,13 +236,16 @@ def check_run_folder(out: Path, resume: bool) -> bool:
 
 
 def is_run(path: Path) -> bool:
-    return (path / "config.json").is_file()
+    from sfumato.methods import is_run
+
+    return is_run(path)
 
 
 def run_config(run: Path) -> dict[str, Any]:
-    config = read_json(run / "config.json")
-    if not isinstance(config, dict) or not isinstance(config.get("data"), dict):
-        raise CorruptArtifact(
-            f"{run / 'config.json'} is damaged; restore the run folder from a copy."
-        )
+    """What the run was asked for, finished or not."""
+    from sfumato.methods import SavedRun
+
+    saved = SavedRun(run, unfinished=True)
+    config = saved.config
+    saved.close()
     return config

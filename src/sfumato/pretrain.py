@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from sfumato.checkpoints import FileCheckpoint
 from sfumato.codecs import AutoencoderCodec, Card, PcaCodec, card_of
 from sfumato.data import Batch, Dataset
 from sfumato.errors import BadInput, RunConflict
@@ -43,9 +44,9 @@ class Schedule:
     progress: Progress = field(default_factory=Progress)
 
     def training(self, out: Path, title: str) -> Training:
-        checkpoint = out.with_name(f".{out.name}.checkpoint")
+        checkpoint = FileCheckpoint(out.with_name(f".{out.name}.checkpoint"))
         if not self.resume:
-            checkpoint.unlink(missing_ok=True)
+            checkpoint.remove()
         return Training(
             steps=self.steps,
             learning_rate=self.learning_rate,
@@ -186,8 +187,8 @@ def _new(out: Path | str) -> Path:
 
 
 def _tidy(how: Training) -> None:
-    assert how.checkpoint is not None
-    how.checkpoint.unlink(missing_ok=True)
+    assert isinstance(how.checkpoint, FileCheckpoint)
+    how.checkpoint.remove()
 
 
 def _facts(schedule: Schedule) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from sfumato.generators.networks import ClassedGenerator, ConvGenerator, DenseGenerator
 from sfumato.generators.resnet import ResNetGenerator
-from sfumato.generators.training import Training, checkpoint_step, train
+from sfumato.generators.training import Training, train
 
 __all__ = [
     "ClassedGenerator",
@@ -10,6 +10,5 @@ __all__ = [
     "DenseGenerator",
     "ResNetGenerator",
     "Training",
-    "checkpoint_step",
     "train",
 ]

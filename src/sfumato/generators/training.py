@@ -7,21 +7,16 @@ resumed training ends with the same network as one that was never interrupted.
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from sfumato.errors import CorruptArtifact
+from sfumato.checkpoints import Checkpoint
 from sfumato.progress import Progress
-from sfumato.storage import atomic_path
 
 
 @dataclass
@@ -33,7 +28,7 @@ class Training:
     rounds: int = 5  # the learning rate is multiplied by `decay` after each of these
     decay: float = 0.9
     seed: int = 0
-    checkpoint: Path | None = None
+    checkpoint: Checkpoint | None = None
     checkpoint_seconds: float = 10.0
     log: Callable[[dict[str, Any]], None] = field(default=lambda record: None)
     progress: Progress = field(default_factory=Progress)
@@ -51,7 +46,7 @@ def train(
     optimiser = torch.optim.Adam(parameters, lr=how.learning_rate, fused=True)
     generator = torch.Generator().manual_seed(how.seed)
     start = 0
-    if how.checkpoint is not None and how.checkpoint.exists():
+    if how.checkpoint is not None:
         start = _restore(how.checkpoint, network, optimiser, generator)
     network.train()
     began = saved = time.monotonic()
@@ -75,7 +70,6 @@ def train(
                         "step": step + 1,
                         "steps": how.steps,
                         "loss": shown,
-                        "seconds": now - began,
                     }
                 )
                 stage.advance(0, loss=shown, **{"steps/s": speed})
@@ -86,26 +80,8 @@ def train(
     network.eval()
 
 
-def checkpoint_step(path: Path) -> int:
-    """How many steps the checkpoint at `path` has behind it; 0 where there is none."""
-    if not path.exists():
-        return 0
-    try:
-        with safe_open(path, framework="pt") as stored:
-            return int(json.loads(stored.metadata()["checkpoint"])["step"])
-    except (SafetensorError, KeyError, TypeError, ValueError, OSError) as error:
-        raise _damaged(path) from error
-
-
-def _damaged(path: Path) -> CorruptArtifact:
-    return CorruptArtifact(
-        f"{path} is not a whole checkpoint of this generator; delete it and resume: training starts again from the "
-        "saved release and costs no privacy."
-    )
-
-
 def _keep(
-    path: Path,
+    checkpoint: Checkpoint,
     network: nn.Module,
     optimiser: torch.optim.Optimizer,
     generator: torch.Generator,
@@ -115,21 +91,20 @@ def _keep(
     for index, state in optimiser.state_dict()["state"].items():
         tensors |= {f"optimiser.{index}.{name}": value for name, value in state.items()}
     tensors["generator"] = generator.get_state()
-    with atomic_path(path) as temporary:
-        save_file(
-            {name: value.contiguous() for name, value in tensors.items()},
-            temporary,
-            metadata={"checkpoint": json.dumps({"step": step})},
-        )
+    checkpoint.write(step, tensors)
 
 
 def _restore(
-    path: Path, network: nn.Module, optimiser: torch.optim.Optimizer, generator: torch.Generator
+    checkpoint: Checkpoint,
+    network: nn.Module,
+    optimiser: torch.optim.Optimizer,
+    generator: torch.Generator,
 ) -> int:
-    step = checkpoint_step(path)
+    found = checkpoint.read()
+    if found is None:
+        return 0
+    step, tensors = found
     try:
-        with safe_open(path, framework="pt") as stored:
-            tensors = {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118
         network.load_state_dict(
             {
                 name.removeprefix("network."): t
@@ -151,6 +126,6 @@ def _restore(
             {"state": state, "param_groups": optimiser.state_dict()["param_groups"]}
         )
         generator.set_state(tensors["generator"])
-    except (SafetensorError, KeyError, TypeError, ValueError, RuntimeError, OSError) as error:
-        raise _damaged(path) from error
+    except (KeyError, IndexError, TypeError, ValueError, RuntimeError) as error:
+        raise checkpoint.damaged(error) from error
     return step

@@ -13,7 +13,7 @@ from sfumato.methods.merf import Merf, suggest_features
 from sfumato.methods.mge import Mge
 from sfumato.methods.mixture import Mixture
 from sfumato.methods.registry import MethodInfo, get_method, list_methods, register
-from sfumato.methods.run import RunFolder
+from sfumato.methods.run import SavedRun, export, is_run
 from sfumato.methods.sinkhorn import Sinkhorn
 
 __all__ = [
@@ -32,10 +32,12 @@ __all__ = [
     "Mixture",
     "Parameter",
     "PrivateMethod",
-    "RunFolder",
+    "SavedRun",
     "Sinkhorn",
     "Synthesizer",
+    "export",
     "get_method",
+    "is_run",
     "list_methods",
     "load",
     "register",

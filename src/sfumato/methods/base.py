@@ -7,6 +7,7 @@ and compare what the ledger paid with what the plan promised. A method sees `Pri
 from __future__ import annotations
 
 import inspect
+import io
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -15,17 +16,18 @@ from typing import Any, ClassVar, Self, final
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load as tensors_of
 from torch import Tensor
 
+from sfumato import published
 from sfumato._version import __version__
+from sfumato.checkpoints import Checkpoint
 from sfumato.data import Dataset, Schema
 from sfumato.data.pictures import sample_grid
 from sfumato.data.sources import Array, Rows, Source
-from sfumato.errors import BadInput, CorruptArtifact, PlanMismatch
-from sfumato.generators import checkpoint_step
+from sfumato.errors import BadInput, CorruptArtifact, PlanMismatch, RunConflict
 from sfumato.methods.registry import MethodInfo, get_method
-from sfumato.methods.run import FORMAT, RunFolder
+from sfumato.methods.run import GENERATOR, SAMPLES, SavedRun, claim, export
 from sfumato.methods.selection import check_keep, most_likely
 from sfumato.privacy import (
     Budget,
@@ -33,12 +35,12 @@ from sfumato.privacy import (
     Plan,
     PrivacyStatement,
     PrivateData,
-    ReleaseStore,
+    RunStore,
     calibrate,
     epsilon_of,
 )
+from sfumato.privacy.store import FORMAT, packed
 from sfumato.progress import Progress, Stage
-from sfumato.storage import atomic_path, read_json
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,7 @@ class Workspace:
 
     def __init__(
         self,
-        run: RunFolder | None,
+        store: RunStore,
         progress: Progress,
         public: Dataset | None = None,
         private_name: str | None = None,
@@ -64,13 +66,11 @@ class Workspace:
         self.progress = progress
         self.public = public
         self._private_name = private_name  # of a named set, else None
-        self.checkpoint = run.checkpoint if run else None
-        self.records: list[dict[str, Any]] = []
-        self._run = run
+        self._store = store
 
-    def checkpoint_of(self, stage: str) -> Path | None:
-        """A place for the checkpoint of one stage of several; the unnamed one is `checkpoint`."""
-        return self._run.checkpoint_of(stage) if self._run else None
+    def checkpoint_of(self, stage: str = "") -> Checkpoint | None:
+        """A place for the checkpoint of one stage of several, or of the only one; None where nobody could go on from it."""
+        return None if self._store.folder is None else self._store.checkpoint(stage)
 
     def check_unseen(self, what: str, trained_on: Iterable[str]) -> None:
         """Raise if `what`, which is taken for public, was trained on the private data, as far as names can tell."""
@@ -82,10 +82,9 @@ class Workspace:
             )
 
     def log(self, record: dict[str, Any]) -> None:
-        """Keep a record; it is published with the run, so it must be made of released numbers only."""
-        self.records.append(record)
-        if self._run is not None:
-            self._run.append_log(record)
+        """Keep a record; it is published with the run, so it must be made of released numbers only, under known keys."""
+        published.check("log", record)
+        self._store.log(record)
 
 
 class PrivateMethod(ABC):
@@ -196,8 +195,6 @@ class PrivateMethod(ABC):
                 f"{self.info.name} makes {' and '.join(self.info.kinds)} and this data set is "
                 f"{'a table' if schema.kind == 'table' else 'of images'}; see `sfumato methods` for one that fits."
             )
-        if len(data) == 0:
-            raise BadInput("The data set holds no record; check the path and the split.")
         self.check_public(schema, public)
         if public is not None and (
             public is data or (data.published_as and public.published_as == data.published_as)
@@ -205,8 +202,7 @@ class PrivateMethod(ABC):
             raise BadInput(
                 f"{data.name} is given as private and as public data at once, which voids the guarantee; give other public data."
             )
-        size = len(data) if budget.neighbours.size_is_public else None
-        return self._learn(data, budget, size, public, ReleaseStore(), out, resume, progress)
+        return self._learn(data, budget, public, None, out, resume, progress)
 
     @final
     def refit(
@@ -222,12 +218,11 @@ class PrivateMethod(ABC):
 
         The settings that shaped the releases (`RELEASED_BY`) must be those of the run; every other one may differ.
         """
-        earlier = RunFolder(run)
-        earlier.check()
-        config = read_json(earlier.config)
+        saved = SavedRun(run)
+        config = saved.config
         if config["method"] != self.info.name:
             raise BadInput(
-                f"{earlier.path} is a run of {config['method']}, not of {self.info.name}; a release serves its own method."
+                f"{saved.path} is a run of {config['method']}, not of {self.info.name}; a release serves its own method."
             )
         if self.RELEASED_BY is None or self._reads_while_training():
             raise BadInput(
@@ -238,19 +233,17 @@ class PrivateMethod(ABC):
         for name in self.RELEASED_BY:
             if ours[name] != theirs[name]:
                 raise BadInput(
-                    f"The release in {earlier.path} was made with {name}={theirs[name]}, and this asks for {ours[name]}; "
+                    f"The release in {saved.path} was made with {name}={theirs[name]}, and this asks for {ours[name]}; "
                     "that setting shapes the release, so leave it as it was."
                 )
-        schema, budget = Schema.from_json(config["schema"]), Budget(**config["budget"])
+        schema, budget = Schema.from_json(config["schema"]), saved.budget
         self.check_public(schema, public)
         origin = config["data"]
-        store = ReleaseStore(earlier.releases)
-        for charge in self.promise(schema, budget)[1].charges:
-            store.find(charge)
-        kept = ReleaseStore()
-        kept.releases |= store.releases
         data = Dataset(_NotAtHand(origin["size"] or 1), schema, origin["name"])
-        return self._learn(data, budget, origin["size"], public, kept, out, resume, progress)
+        try:
+            return self._learn(data, budget, public, saved, out, resume, progress)
+        finally:
+            saved.close()
 
     @final
     def promise(self, schema: Schema, budget: Budget) -> tuple[float, PrivacyStatement]:
@@ -258,24 +251,21 @@ class PrivateMethod(ABC):
         noise_multiplier = calibrate(
             lambda m: self.claimed_plan(schema, m) or self.plan(schema, m), budget
         )
-        ledger = self._ledger(schema, budget, noise_multiplier)
-        for charge in self.plan(schema, noise_multiplier):
+        plan = self.plan(schema, noise_multiplier)
+        claimed = self.claimed_plan(schema, noise_multiplier)
+        ledger = self._ledger(plan, budget, sound=claimed is None)
+        for charge in plan:
             ledger.charge(charge)
-        return noise_multiplier, self._stated(ledger, schema, budget, noise_multiplier)
+        statement = replace(PrivacyStatement.of(ledger), budget=budget, claimed=claimed)
+        return noise_multiplier, statement
 
-    def _ledger(self, schema: Schema, budget: Budget, noise_multiplier: float) -> Ledger:
-        if self.claimed_plan(schema, noise_multiplier) is None:
+    @staticmethod
+    def _ledger(plan: Plan, budget: Budget, *, sound: bool) -> Ledger:
+        if sound:
             return Ledger(budget)
         # What is not sound costs more than was asked for: the ledger takes the plan for what it costs, and no more than it.
-        plan = self.plan(schema, noise_multiplier)
         cost = epsilon_of(plan, budget.delta, budget.neighbours)
         return Ledger(replace(budget, epsilon=max(cost, budget.epsilon)))
-
-    def _stated(
-        self, ledger: Ledger, schema: Schema, budget: Budget, noise_multiplier: float
-    ) -> PrivacyStatement:
-        claimed = self.claimed_plan(schema, noise_multiplier)
-        return replace(PrivacyStatement.of(ledger), budget=budget, claimed=claimed)
 
     def check_public(self, schema: Schema, public: Dataset | None) -> None:
         """Raise unless `public` is what this method can use beside private data of `schema`."""
@@ -301,53 +291,113 @@ class PrivateMethod(ABC):
         self,
         data: Dataset,
         budget: Budget,
-        size: int | None,
         public: Dataset | None,
-        store: ReleaseStore,
+        earlier: SavedRun | None,
         out: Path | str | None,
         resume: bool,
         progress: Progress | None,
     ) -> Self:
+        """`fit`, or with an `earlier` run, whose releases are taken over, `refit`."""
         progress = progress or Progress()
         schema = data.schema
-        noise_multiplier, promised = self.promise(schema, budget)
-        run = RunFolder(out) if out is not None else None
-        if run is not None:
-            run.begin(
-                self._config(schema, budget, data.name, size, public.name if public else None),
-                promised.to_json(),
-                resume=resume,
-            )
-            if run.finished:
-                self._load_from(run)
-                run.clean()
+        # Only what is public: the folder is claimed before a row is read, even to count.
+        known = self._config(schema, budget, data.name, None, public.name if public else None)
+        known.pop("data")
+        store = RunStore() if out is None else claim(out, known, resume=resume)
+        try:
+            if store.finished:
+                export(store, Path(str(out)))
+                with_run = SavedRun(str(out))
+                self._load_from(with_run)
+                with_run.close()
                 return self
-            run.rewind_log(checkpoint_step(run.checkpoint))
-            saved = ReleaseStore(run.releases)
-            for release in store.releases.values():
-                saved.keep(release)
-            store = saved
-        workspace = Workspace(run, progress, public, data.published_as)
-        ledger = self._ledger(schema, budget, noise_multiplier)
+            size = self._public_size(data, budget, earlier)
+            known["data"] = {"name": data.name, "size": size}
+            if not store.begun:
+                self._begin(store, schema, budget, earlier, known)
+            elif store.fact("config")["data"] != known["data"]:
+                raise RunConflict(
+                    f"{out} was begun with other settings (data); resume with the same ones or choose another folder."
+                )
+            if earlier is not None:
+                store.adopt(earlier.answers())
+            self._train(data, store, budget, public, progress)
+            self._origin = (data.name, size, public.name if public else None)
+            if out is not None:
+                self._seal(store)
+                export(store, Path(out))
+                self._store = store.snapshot()
+            else:
+                self._store = store
+        finally:
+            if store.folder is not None:
+                store.close(abandon=True)
+        return self
+
+    def _public_size(self, data: Dataset, budget: Budget, earlier: SavedRun | None) -> int | None:
+        """The number of records where the relation makes it public; a data set without any is refused."""
+        if earlier is not None:
+            return earlier.config["data"]["size"]
+        if len(data) == 0:
+            raise BadInput("The data set holds no record; check the path and the split.")
+        return len(data) if budget.neighbours.size_is_public else None
+
+    def _begin(
+        self,
+        store: RunStore,
+        schema: Schema,
+        budget: Budget,
+        earlier: SavedRun | None,
+        config: dict[str, Any],
+    ) -> None:
+        """Write down the promise: of this plan, or, with an earlier run, that run's own, which was paid for."""
+        published.check("config", config)
+        if earlier is None:
+            multiplier, promised = self.promise(schema, budget)
+            told, charges = promised.to_json(), promised.charges
+        else:
+            multiplier = earlier.noise_multiplier or self.promise(schema, budget)[0]
+            told, charges = earlier.statement_json, earlier.statement.charges
+        published.check("statement", told)
+        store.begin(config, told, charges, multiplier)
+
+    def _train(
+        self,
+        data: Dataset,
+        store: RunStore,
+        budget: Budget,
+        public: Dataset | None,
+        progress: Progress,
+    ) -> None:
+        """Fit within the promise that the store holds, and compare what was spent with it."""
+        schema, noise_multiplier = data.schema, float(store.fact("noise_multiplier"))
+        checkpoint = store.checkpoint()
+        store.rewind_log(checkpoint.step)
+        promised = store.charges
+        claimed = self.claimed_plan(schema, noise_multiplier)
+        ledger = self._ledger(promised, budget, sound=claimed is None)
         with _ReadingProgress(progress) as reading:
             private = PrivateData(data, ledger, store=store, on_fraction=reading)
             self.schema_ = schema
-            try:
-                self._fit(private, noise_multiplier, workspace)
-            finally:
-                store.close()
-        if ledger.charges != promised.charges:
+            workspace = Workspace(store, progress, public, data.published_as)
+            self._fit(private, noise_multiplier, workspace)
+        if ledger.charges != promised:
             raise PlanMismatch(
                 f"{self.info.name} spent other than it planned; this is a bug in the method, and its result was discarded."
             )
         self.noise_multiplier_ = noise_multiplier
-        self.statement_ = self._stated(ledger, schema, budget, noise_multiplier)
-        self.log_ = workspace.records
-        self._releases = store
-        self._origin = (data.name, size, public.name if public else None)
-        if run is not None:
-            self._write(run)
-        return self
+        epsilon = float(store.fact("statement")["epsilon"])
+        self.statement_ = PrivacyStatement(
+            budget=budget, epsilon=epsilon, charges=promised, claimed=claimed
+        )
+        self.log_ = store.read_log()
+
+    def _seal(self, store: RunStore) -> None:
+        parts = {GENERATOR: packed(self._state())}
+        picture = self._picture()
+        if picture is not None:
+            parts[SAMPLES] = picture
+        store.finish(parts)
 
     def sample(self, n: int, *, seed: int = 0, keep: float = 1.0) -> Dataset:
         """Synthetic records, from the methods that make them."""
@@ -360,69 +410,55 @@ class PrivateMethod(ABC):
     def save(self, path: Path | str) -> Path:
         """Write the run folder; `load` gives back an object with the same samples."""
         self._check_fitted()
-        run = RunFolder(path)
-        run.begin(
-            self._config(self.schema_, self.statement_.budget, *self._origin),
-            self.statement_.to_json(),
-            resume=False,
-        )
-        for record in self.log_:
-            run.append_log(record)
-        store = ReleaseStore(run.releases)
-        for release in self._releases.releases.values():
-            store.keep(release)
-        self._write(run)
-        return run.path
+        config = self._config(self.schema_, self.statement_.budget, *self._origin)
+        claim(path, config, resume=False).close(abandon=True)
+        store = self._store.copy_to(Path(path))
+        try:
+            if not store.finished:
+                self._seal(store)
+            export(store, Path(path))
+        finally:
+            store.close()
+        return Path(path)
 
     @staticmethod
     def load(path: Path | str) -> PrivateMethod:
-        """The fitted method of a run folder, checked against its manifest."""
-        run = RunFolder(path)
-        run.check()
-        config = read_json(run.config)
+        """The fitted method of a run folder, as its store tells it."""
+        run = SavedRun(path)
         try:
-            if config["format"] != FORMAT:
+            config = run.config
+            try:
+                method = get_method(config["method"])(**config["settings"])
+            except TypeError as error:
                 raise CorruptArtifact(
-                    f"{run.config} is of format {config['format']}, not {FORMAT}; use the version that wrote it."
-                )
-            method = get_method(config["method"])(**config["settings"])
-        except (KeyError, TypeError) as error:
-            raise CorruptArtifact(
-                f"{run.config} lacks {error}; restore the run folder from a copy."
-            ) from error
-        method._load_from(run)
+                    f"The settings of the run in {path} are not {config['method']}'s ({error}); use the version of sfumato that "
+                    "wrote it."
+                ) from error
+            method._load_from(run)
+        finally:
+            run.close()
         return method
 
-    def _load_from(self, run: RunFolder) -> None:
-        run.check()
-        config = read_json(run.config)
+    def _load_from(self, run: SavedRun) -> None:
+        config = run.config
+        self.statement_ = run.statement
         try:
             self.schema_ = Schema.from_json(config["schema"])
-            budget = Budget(**config["budget"])
-            self.noise_multiplier_, promised = self.promise(self.schema_, budget)
-            self._restore(load_file(run.generator))
-            origin = config["data"]
-            self._origin = (origin["name"], origin["size"], config.get("public"))
-        except (KeyError, TypeError, RuntimeError, SafetensorError) as error:
+            self._restore(tensors_of(run.generator))
+        except (KeyError, TypeError, ValueError, RuntimeError, SafetensorError) as error:
             raise CorruptArtifact(
                 f"The run in {run.path} is damaged ({error}); restore it from a copy."
             ) from error
-        self.statement_ = promised
-        self.log_ = run.read_log()
-        self._releases = ReleaseStore(run.releases)
-        for charge in promised.charges:
-            self._releases.find(charge)
-
-    def _write(self, run: RunFolder) -> None:
-        with atomic_path(run.generator) as temporary:
-            save_file({name: t.contiguous() for name, t in self._state().items()}, temporary)
-        self._picture(run)
-        run.seal()
-        run.clean()
+        if run.noise_multiplier is not None:
+            self.noise_multiplier_ = run.noise_multiplier
+        origin = config["data"]
+        self._origin = (origin["name"], origin["size"], config.get("public"))
+        self.log_ = run.log
+        self._store = run.snapshot()
 
     @abstractmethod
-    def _picture(self, run: RunFolder) -> None:
-        """Write `run.samples`, a picture of what was learnt, if there is one."""
+    def _picture(self) -> bytes | None:
+        """A PNG of what was learnt, if there is one."""
 
     def _config(
         self, schema: Schema, budget: Budget, name: str, size: int | None, public: str | None
@@ -482,12 +518,17 @@ class Synthesizer(PrivateMethod):
             raise BadInput("Only labelled images can be chosen from; leave keep at 1 here.")
         return values, labels
 
-    def _picture(self, run: RunFolder) -> None:
-        if self.schema_.kind == "images":
-            rows = max(1, self.schema_.n_classes)
-            picture = sample_grid(self.sample(rows * 40, seed=0), per_class=10)
-            with atomic_path(run.samples) as temporary:
-                picture.save(temporary, format="PNG")
+    def _picture(self) -> bytes | None:
+        if self.schema_.kind != "images":
+            return None
+        rows = max(1, self.schema_.n_classes)
+        return png_of(sample_grid(self.sample(rows * 40, seed=0), per_class=10))
+
+
+def png_of(picture: Any) -> bytes:
+    stream = io.BytesIO()
+    picture.save(stream, format="PNG")
+    return stream.getvalue()
 
 
 load = PrivateMethod.load

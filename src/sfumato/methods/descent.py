@@ -5,7 +5,7 @@
         optimiser.step()
 
 `state` names all that changes in the body: networks, optimisers, a generator of public random numbers. It is saved every few
-seconds, and what the paid steps answered since then is in their journal (`privacy.journal`); so a resumed run sets out from the
+seconds, and what the paid steps answered since then is in the run's store (`privacy.store`); so a resumed run sets out from the
 last checkpoint, is given the same answers again, and arrives where it was, to the last bit, without reading a row again.
 
 What the body notes in `state.facts` is logged, so it must come from answers and public numbers only.
@@ -13,22 +13,16 @@ What the body notes in `state.facts` is logged, so it must come from answers and
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from sfumato.errors import CorruptArtifact
-from sfumato.generators import checkpoint_step
+from sfumato.checkpoints import Checkpoint
 from sfumato.methods.base import Workspace
 from sfumato.privacy import Charge, PaidSteps, PrivateData, Step
-from sfumato.storage import atomic_path
 
 
 @dataclass
@@ -41,7 +35,7 @@ class TrainingState:
     random: torch.Generator = field(default_factory=torch.Generator)
     facts: dict[str, float] = field(default_factory=dict)
 
-    def save(self, path: Path, step: int) -> None:
+    def save(self, checkpoint: Checkpoint, step: int) -> None:
         stored = {"random": self.random.get_state()}
         stored |= {f"tensor:{name}": tensor for name, tensor in self.tensors.items()}
         for key, network in self.networks.items():
@@ -51,20 +45,15 @@ class TrainingState:
                 stored |= {
                     f"optimiser:{key}:{index}:{n}": torch.as_tensor(v) for n, v in state.items()
                 }
-        with atomic_path(path) as temporary:
-            save_file(
-                # Copies: networks may share memory, which the format does not allow.
-                {name: tensor.detach().contiguous().clone() for name, tensor in stored.items()},
-                temporary,
-                metadata={"checkpoint": json.dumps({"step": step})},
-            )
+        checkpoint.write(step, stored)
 
-    def restore(self, path: Path) -> int:
-        """Take back what was saved; the number of steps behind it."""
-        step = checkpoint_step(path)
+    def restore(self, checkpoint: Checkpoint) -> int | None:
+        """Take back what was saved; the number of steps behind it, or None if nothing was."""
+        kept = checkpoint.read()
+        if kept is None:
+            return None
+        step, found = kept
         try:
-            with safe_open(path, framework="pt") as stored:
-                found = {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118
             self.random.set_state(found.pop("random"))
             networks: dict[str, dict[str, Tensor]] = {key: {} for key in self.networks}
             optimisers: dict[str, dict[int, dict[str, Tensor]]] = {k: {} for k in self.optimisers}
@@ -88,11 +77,8 @@ class TrainingState:
                         if value.shape == like.shape:
                             values[name] = torch.empty_like(like).detach().copy_(value)
                 self.optimisers[key].load_state_dict({"state": state, "param_groups": groups})
-        except (SafetensorError, KeyError, IndexError, ValueError, RuntimeError, OSError) as error:
-            raise CorruptArtifact(
-                f"{path} is not a whole checkpoint of this training; restore the file, or begin a new run, which spends the "
-                "budget anew."
-            ) from error
+        except (KeyError, IndexError, TypeError, ValueError, RuntimeError) as error:
+            raise checkpoint.damaged(error) from error
         return step
 
 
@@ -110,17 +96,16 @@ def descend(
 
     A method with several series gives each but the last a `stage` of its own; a series that is through is not begun again.
     """
-    path = workspace.checkpoint_of(stage)
-    resumed = path is not None and path.exists()
-    start = state.restore(path) if path is not None and resumed else 0
-    steps = _paid(data, charge, start)
-    if path is not None and not resumed:
+    checkpoint = workspace.checkpoint_of(stage)
+    start = state.restore(checkpoint) if checkpoint is not None else None
+    steps = _paid(data, charge, start or 0)
+    if checkpoint is not None and start is None:
         # What was drawn and trained so far belongs to the steps: answers must be applied again to the same numbers.
-        state.save(path, 0)
-    began = saved = time.monotonic()
+        state.save(checkpoint, 0)
+    saved = time.monotonic()
     every = max(1, charge.steps // 100)
     with workspace.progress.stage(title, charge.steps) as bar:
-        bar.advance(start)
+        bar.advance(start or 0)
         for step in steps:
             yield step
             done, now = step.index + 1, time.monotonic()
@@ -134,12 +119,11 @@ def descend(
                             "step": done,
                             "steps": charge.steps,
                             **state.facts,
-                            "seconds": now - began,
                         }
                     )
             bar.advance(1)
-            if path is not None and (last or now - saved > checkpoint_seconds):
-                state.save(path, done)
+            if checkpoint is not None and (last or now - saved > checkpoint_seconds):
+                state.save(checkpoint, done)
                 steps.forget(done)
                 saved = time.monotonic()
 
@@ -151,8 +135,8 @@ def beside(
 
     Call it before `descend`, which is charged after it: a resumed run goes on where the checkpoint of the other series stands.
     """
-    path = workspace.checkpoint_of(stage)
-    return _paid(data, charge, checkpoint_step(path) // every if path is not None else 0)
+    checkpoint = workspace.checkpoint_of(stage)
+    return _paid(data, charge, 0 if checkpoint is None else checkpoint.step // every)
 
 
 def _paid(data: PrivateData, charge: Charge, start: int) -> PaidSteps:

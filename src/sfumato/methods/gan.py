@@ -117,7 +117,8 @@ class Gan(ImageSynthesizer):
         self.shares_ = counted.shares
         generator, critic = self._generator(data.schema), self._critic(data.schema)
         random = torch.Generator().manual_seed(self.seed)
-        if workspace.checkpoint is None or not workspace.checkpoint.exists():
+        checkpoint = workspace.checkpoint_of()
+        if checkpoint is None or not checkpoint.exists():
             self._pretrain(generator, critic, workspace, random)
         average = copy.deepcopy(generator).requires_grad_(False)
         game = _Game(generator, critic, self.shares_, self)

@@ -6,7 +6,6 @@ can be loaded and sampled where the codec's file is gone. Public: the codec. Pri
 
 from __future__ import annotations
 
-from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from sfumato.codecs import (
@@ -14,14 +13,10 @@ from sfumato.codecs import (
     Facts,
     codec_facts,
     codec_from_state,
-    facts_of_header,
     get_codec,
-    header_of_state,
 )
 from sfumato.data import Schema
-from sfumato.errors import CorruptArtifact
 from sfumato.methods.base import Synthesizer, Workspace
-from sfumato.methods.run import RunFolder
 
 _PREFIX = "codec."
 
@@ -31,12 +26,9 @@ class LatentSynthesizer(Synthesizer):
 
     codec: str | None
     codec_: Codec
-    _loaded_facts: Facts | None = None
 
     def _facts(self, schema: Schema) -> Facts:
-        """For a plan: read from the codec's header, or from the run that this was loaded from."""
-        if self._loaded_facts is not None and self._loaded_facts.shape == schema.shape:
-            return self._loaded_facts
+        """For a plan: read from the codec's header."""
         return codec_facts(self._named(), schema)
 
     def _named(self) -> str:
@@ -61,22 +53,3 @@ class LatentSynthesizer(Synthesizer):
         self.codec_ = codec_from_state(
             {n.removeprefix(_PREFIX): t for n, t in state.items() if n.startswith(_PREFIX)}
         )
-
-    def _load_from(self, run: RunFolder) -> None:
-        if self.codec is not None:
-            self._load_facts(run)
-        super()._load_from(run)
-
-    def _load_facts(self, run: RunFolder) -> None:
-        # The statement is worked out again from the plan, and the plan wants the codec's facts: they are in the run.
-        run.check()
-        try:
-            with safe_open(run.generator, framework="pt") as stored:
-                header = header_of_state(
-                    {"description": stored.get_tensor(_PREFIX + "description")}
-                )
-        except (SafetensorError, OSError, KeyError) as error:
-            raise CorruptArtifact(
-                f"The run in {run.path} holds no codec; restore it from a copy."
-            ) from error
-        self._loaded_facts = facts_of_header(header)

@@ -26,13 +26,11 @@ from sfumato.data import Batch, Schema
 from sfumato.data.sources import Array
 from sfumato.errors import BadInput
 from sfumato.features import encoding_of
-from sfumato.methods.base import PrivateMethod, Workspace
+from sfumato.methods.base import PrivateMethod, Workspace, png_of
 from sfumato.methods.descent import TrainingState, descend
 from sfumato.methods.explanations import FilterBank
 from sfumato.methods.registry import register
-from sfumato.methods.run import RunFolder
 from sfumato.privacy import Charge, OuterMap, Plan, PrivateData, balanced, enforced_bound
-from sfumato.storage import atomic_path
 
 _LABEL = "gradients"
 _FAST, _SLOW = 0.9, 0.999  # Adam's two memories
@@ -151,10 +149,8 @@ class LinearMaps(PrivateMethod):
         if "labels" in state:
             self.labels_ = json.loads(state["labels"].numpy().tobytes())
 
-    def _picture(self, run: RunFolder) -> None:
-        if self.schema_.kind == "images":
-            with atomic_path(run.samples) as temporary:
-                self.filters().picture().save(temporary, format="PNG")
+    def _picture(self) -> bytes | None:
+        return png_of(self.filters().picture()) if self.schema_.kind == "images" else None
 
     @property
     def _steps(self) -> int:

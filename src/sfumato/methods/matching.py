@@ -123,9 +123,7 @@ class Matched(Synthesizer):
                     learning_rate=self.learning_rate,
                     rounds=self.decays,
                     seed=first + restart,
-                    checkpoint=workspace.checkpoint
-                    if alone
-                    else workspace.checkpoint_of(f"restart {restart}"),
+                    checkpoint=workspace.checkpoint_of("" if alone else f"restart {restart}"),
                     log=workspace.log if alone else partial(_log_restart, workspace, restart),
                     progress=workspace.progress,
                 ),

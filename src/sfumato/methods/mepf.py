@@ -396,7 +396,7 @@ class Mepf(Matched):
                 rounds=20,
                 decay=0.86,
                 seed=seed,
-                checkpoint=workspace.checkpoint,
+                checkpoint=workspace.checkpoint_of(),
                 log=workspace.log,
                 progress=workspace.progress,
             ),

@@ -1,146 +1,337 @@
 """A run folder: everything a fit leaves behind, all of it public by the guarantee.
 
-    config.json  statement.json  release/  generator.safetensors  log.jsonl  samples.png  manifest.json
+    run.sqlite      the store (`privacy.store`): plan, answers, log, products. The truth; everything else is written from it.
+    run.lock        whose lock a process holds while it works on the run
+    config.json  statement.json  generator.safetensors  samples.png  log.jsonl      for people and other programs (`export`)
+    metrics.json  report.html       what `evaluate` and `report` add; metrics measure real data
 
-`config.json` and `statement.json` are written before a row is read, a release as soon as it is made, the rest as it comes;
-`manifest.json`, with the SHA-256 of every part, is written last and marks the run as finished.
+A run is finished when its store says so. Files that were lost or changed are written again from the store.
+
+Version 0.1.0 kept a file a release and a manifest of hashes in place of the store; its finished runs can be read.
 """
 
 from __future__ import annotations
 
 import json
-import time
+import re
+from collections.abc import Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from sfumato.errors import BadInput, CorruptArtifact, RunConflict
-from sfumato.storage import read_json, sha256_of, write_json, write_text
+from sfumato.privacy import Budget, Plan, PrivacyStatement, Release, epsilon_of
+from sfumato.privacy.claim import LOCK
+from sfumato.privacy.store import STORE, Answer, Question, RunStore, SavedStore, charge_from
+from sfumato.storage import atomic_path, read_json, sha256_of, shown, write_json, write_text
 
-FORMAT = 1
+GENERATOR = "generator.safetensors"
+SAMPLES = "samples.png"
+EXPORTS = ("config.json", "statement.json", GENERATOR, SAMPLES, "log.jsonl")
+_PRIVATE = 0o600
+# Another version's accountant may see the same charges a little otherwise.
+_ACCOUNTANTS = 1 + 1e-3
 
 
-class RunFolder:
-    """The files of one run, whole or absent."""
+class SavedRun:
+    """A run as its folder tells it: the saved statement and charges are the truth, nothing is worked out anew."""
 
-    def __init__(self, path: Path | str) -> None:
+    def __init__(self, path: Path | str, *, unfinished: bool = False) -> None:
         self.path = Path(path)
-        self.config = self.path / "config.json"
-        self.statement = self.path / "statement.json"
-        self.releases = self.path / "release"
-        self.generator = self.path / "generator.safetensors"
-        self.checkpoint = self.path / "checkpoint.safetensors"
-        self.log = self.path / "log.jsonl"
-        self.samples = self.path / "samples.png"
-        self.manifest = self.path / "manifest.json"
+        self._store: SavedStore | None = None
+        try:
+            kind = _kind_of(self.path)
+        except (OSError, ValueError) as error:
+            why = getattr(error, "strerror", None) or error
+            raise BadInput(f"Cannot read {shown(path)}: {why}; check the path.") from None
+        if not kind:
+            raise BadInput(
+                f"There is no run folder {shown(self.path)}; check the path, or make one with `sfumato fit`."
+                if not self.path.exists()
+                else f"{shown(self.path)} is not a run folder; give the --out of a `sfumato fit`."
+            )
+        if kind == "store":
+            self._store = SavedStore(self.path)
+            self.finished = self._store.finished
+        else:
+            self.finished = (self.path / "manifest.json").exists()
+        if not self.finished and not unfinished:
+            raise BadInput(
+                f"The run in {shown(self.path)} is not finished; go on with it by `sfumato fit … --resume`."
+            )
+        if self._store is None and self.finished:
+            self._check_manifest()
 
     @property
-    def finished(self) -> bool:
-        return self.manifest.exists()
+    def version(self) -> int:
+        """The format: 2, or 1 for runs of version 0.1.0."""
+        return 1 if self._store is None else 2
 
-    def begin(self, config: dict[str, Any], statement: dict[str, Any], *, resume: bool) -> None:
-        """Claim the folder for `config`, or go on with it if it was claimed for the same before."""
-        if self.path.exists() and not self.path.is_dir():
-            raise BadInput(f"{self.path} is a file; give --out a folder that does not exist yet.")
-        if self.config.exists():
-            if not resume:
-                raise RunConflict(
-                    f"{self.path} already holds a run; choose another folder, or go on with that one by --resume."
+    @cached_property
+    def config(self) -> dict[str, Any]:
+        kinds = {"method": str, "settings": dict, "data": dict, "schema": dict, "budget": dict}
+        found = self._object("config.json", self._fact("config"), kinds)
+        if not isinstance(found["data"].get("name"), str) or "size" not in found["data"]:
+            raise self._damaged("config.json", "its data have no name or size")
+        return found
+
+    @cached_property
+    def budget(self) -> Budget:
+        try:
+            return Budget(**self.config["budget"])
+        except (TypeError, BadInput) as error:
+            raise self._damaged("config.json", f"its budget: {error}") from error
+
+    @cached_property
+    def statement_json(self) -> dict[str, Any]:
+        number = (int, float)
+        kinds = {"epsilon": number, "delta": number, "neighbours": str, "releases": list}
+        return self._object("statement.json", self._fact("statement"), kinds)
+
+    @cached_property
+    def charges(self) -> Plan:
+        if self._store is not None:
+            return self._store.charges
+        try:
+            return tuple(charge_from(release) for release in self.statement_json["releases"])
+        except (TypeError, AttributeError, BadInput) as error:
+            raise self._damaged("statement.json", "a charge that cannot be read") from error
+
+    @cached_property
+    def statement(self) -> PrivacyStatement:
+        """The saved statement; raises if the saved charges cost more than it says, or it says more than the budget."""
+        told = self.statement_json
+        claimed = told.get("claimed")
+        counted = None
+        if claimed is not None:
+            labels = set(claimed["counted"]) if isinstance(claimed, dict) else set()
+            counted = tuple(c for c in self.charges if c.label in labels)
+        statement = PrivacyStatement(
+            budget=self.budget,
+            epsilon=float(told["epsilon"]),
+            charges=self.charges,
+            claimed=counted,
+        )
+        cost = epsilon_of(
+            self.charges,
+            self.budget.delta,
+            self.budget.neighbours,
+            near=max(statement.epsilon, 1e-6),
+        )
+        same = (told["delta"], told["neighbours"]) == (
+            self.budget.delta,
+            self.budget.neighbours.value,
+        )
+        if not cost <= statement.epsilon * _ACCOUNTANTS or not same:
+            raise self._damaged(
+                "the statement", "the releases that it lists cost more than the ε that it promises"
+            )
+        if statement.sound and statement.epsilon > self.budget.epsilon * (1 + 1e-9):
+            raise self._damaged("the statement", "it promises more than the budget allows")
+        return statement
+
+    @property
+    def noise_multiplier(self) -> float | None:
+        """What the plan was calibrated to; runs of version 0.1.0 do not tell."""
+        return None if self._store is None else self._store.fact("noise_multiplier")
+
+    @cached_property
+    def log(self) -> list[dict[str, Any]]:
+        if self._store is not None:
+            return self._store.read_log()
+        return _log_of_version_1(self.path / "log.jsonl")
+
+    def part(self, name: str) -> bytes | None:
+        """A product of the run: the generator, or the picture of samples."""
+        if self._store is not None:
+            return self._store.parts().get(name)
+        path = self.path / name
+        return path.read_bytes() if path.is_file() else None
+
+    @property
+    def generator(self) -> bytes:
+        found = self.part(GENERATOR)
+        if found is None:
+            raise self._damaged(GENERATOR, "it is missing")
+        return found
+
+    def answers(self) -> list[Answer]:
+        """What was released, with the numbers."""
+        if self._store is not None:
+            return list(self._store.answers())
+        return [
+            Answer(number, r.label, 0, r.charge, Question(""), r.grid, r.units, "")
+            for number, r in enumerate(self.releases(), start=1)
+        ]
+
+    def releases(self) -> list[Release]:
+        if self._store is not None:
+            return self._store.releases()
+        files = {_old_name(c.label): c for c in self.charges}
+        found = []
+        for path in sorted((self.path / "release").glob("*.safetensors")):
+            release = Release.of_version_1(path)
+            if path.name not in files or release.label != files[path.name].label:
+                raise self._damaged(f"release/{path.name}", "the statement does not list it")
+            found.append(release)
+        order = [c.label for c in self.charges]
+        return sorted(found, key=lambda r: order.index(r.label))
+
+    def snapshot(self) -> RunStore:
+        """The run's store, in memory; made from the files of a run of version 0.1.0."""
+        if self._store is not None:
+            return self._store.snapshot()
+        store = RunStore()
+        multiplier = max(c.noise_multiplier for c in self.charges)
+        store.begin(self.config, self.statement_json, self.charges, multiplier)
+        for release in self.releases():
+            store.keep(release)
+        for record in self.log:
+            store.log(record)
+        return store
+
+    def close(self) -> None:
+        if self._store is not None:
+            self._store.close()
+
+    def _fact(self, name: str) -> Any:
+        if self._store is not None:
+            return self._store.fact(name)
+        return read_json(self.path / f"{name}.json")
+
+    def _object(self, name: str, found: Any, kinds: Mapping[str, Any]) -> dict[str, Any]:
+        if not isinstance(found, dict):
+            raise self._damaged(name, "it is no JSON object")
+        for key, kind in kinds.items():
+            value = found.get(key)
+            if not isinstance(value, kind) or isinstance(value, bool):
+                raise self._damaged(name, f'its "{key}" is missing or makes no sense')
+        return found
+
+    def _damaged(self, name: str, why: str) -> CorruptArtifact:
+        return CorruptArtifact(
+            f"{name} of the run in {shown(self.path)} is damaged ({why}); restore the run folder from a copy."
+        )
+
+    def _check_manifest(self) -> None:
+        """Runs of version 0.1.0: every part is there and unchanged."""
+        manifest = read_json(self.path / "manifest.json")
+        hashes = manifest.get("sha256") if isinstance(manifest, dict) else None
+        if not isinstance(hashes, dict) or manifest.get("format") != 1:
+            raise self._damaged("manifest.json", "it is of another version or no manifest")
+        if missing := {"config.json", "statement.json", GENERATOR} - set(hashes):
+            raise self._damaged("manifest.json", f"it does not list {', '.join(sorted(missing))}")
+        for name, digest in hashes.items():
+            part = self.path / str(name)
+            if not part.exists():
+                raise CorruptArtifact(
+                    f"{shown(part)} is missing; restore the run folder from a copy."
                 )
-            earlier = read_json(self.config)
+            if sha256_of(part) != digest:
+                raise CorruptArtifact(
+                    f"{shown(part)} is not the file this run wrote; restore the run folder from a copy."
+                )
+
+
+def is_run(path: Path) -> bool:
+    """Whether `path` is a run folder, finished or not."""
+    try:
+        return bool(_kind_of(Path(path)))
+    except (OSError, ValueError):
+        return False
+
+
+def _kind_of(path: Path) -> str:
+    if (path / STORE).is_file():
+        return "store"
+    return "files" if (path / "config.json").is_file() else ""
+
+
+def claim(path: Path | str, config: Mapping[str, Any], *, resume: bool) -> RunStore:
+    """The store of the run in `path`, for `config` alone: a new one, or the one that was begun with the same settings.
+
+    The folder is claimed before anything is read, and stays so until the store is closed.
+    """
+    folder = Path(path)
+    store = RunStore(folder)
+    try:
+        if store.begun:
+            if not resume:
+                raise _taken(folder)
+            earlier = store.fact("config")
             differs = [
-                key for key in config if key != "sfumato" and earlier.get(key) != config[key]
+                key
+                for key in config
+                if key != "sfumato" and earlier.get(key) != _plain(config[key])
             ]
             if differs:
                 raise RunConflict(
-                    f"{self.path} was begun with other settings ({', '.join(differs)}); resume with the same ones or "
+                    f"{shown(folder)} was begun with other settings ({', '.join(differs)}); resume with the same ones or "
                     "choose another folder."
                 )
-        elif self.path.exists() and any(self.path.iterdir()):
+        elif (folder / "config.json").exists():
+            if resume:
+                raise RunConflict(
+                    f"{shown(folder)} holds a run that version 0.1.0 began and only it can go on with; choose another folder."
+                )
+            raise _taken(folder)
+        elif not holds_nothing(folder):
             raise RunConflict(
-                f"{self.path} is not empty and holds no run; choose a folder that does not exist yet."
+                f"{shown(folder)} is not empty and holds no run; choose a folder that does not exist yet."
             )
         elif resume:
             raise BadInput(
-                f"There is nothing to resume in {self.path}; leave out --resume to start the run."
+                f"There is nothing to resume in {shown(folder)}; leave out --resume to start the run."
             )
-        else:
-            write_json(self.config, config)
-        write_json(self.statement, statement)
+    except BaseException:
+        store.close(abandon=True)
+        raise
+    return store
 
-    def rewind_log(self, step: int) -> None:
-        """Forget what an interrupted training logged after its last checkpoint, and a torn last line."""
-        kept = [r for r in self.read_log() if r.get("event") != "step" or r.get("step", 0) <= step]
-        write_text(self.log, "".join(json.dumps(r) + "\n" for r in kept))
 
-    def append_log(self, record: dict[str, Any]) -> None:
-        with self.log.open("a", encoding="utf-8") as stream:
-            stream.write(json.dumps({"time": round(time.time(), 3), **record}) + "\n")
+def holds_nothing(folder: Path) -> bool:
+    """Whether a folder is empty but for what an interrupted beginning of ours left."""
+    return all(
+        p.name in (LOCK, STORE, f"{STORE}-journal") or p.name.endswith(".part")
+        for p in folder.iterdir()
+    )
 
-    def read_log(self) -> list[dict[str, Any]]:
-        records = []
-        if self.log.exists():
-            for line in self.log.read_text(encoding="utf-8", errors="replace").splitlines():
-                try:
-                    records.append(json.loads(line))
-                except json.JSONDecodeError:
-                    continue
-        return records
 
-    def seal(self) -> None:
-        """Write the manifest: the run is finished and these are its parts."""
-        parts = [
-            self.config,
-            self.statement,
-            self.generator,
-            *sorted(self.releases.glob("*.safetensors")),
-        ]
-        write_json(
-            self.manifest,
-            {
-                "format": FORMAT,
-                "sha256": {str(p.relative_to(self.path)): sha256_of(p) for p in parts},
-            },
-        )
+def _taken(folder: Path) -> RunConflict:
+    return RunConflict(
+        f"{shown(folder)} already holds a run; choose another folder, or go on with that one by --resume."
+    )
 
-    def checkpoint_of(self, stage: str) -> Path:
-        """The checkpoint of one stage of a training; without a name, of the only or last one."""
-        return self.path / f"checkpoint-{stage}.safetensors" if stage else self.checkpoint
 
-    def clean(self) -> None:
-        """Remove what only an unfinished run needs: checkpoints, and the journals of paid steps."""
-        spent = [*self.path.glob("checkpoint*.safetensors")]
-        spent += [p for p in self.releases.glob("*") if p.suffix in (".journal", ".lock")]
-        for path in spent:
-            path.unlink(missing_ok=True)
+def _plain(value: Any) -> Any:
+    return json.loads(json.dumps(value))
 
-    def check(self) -> None:
-        """Raise unless every part of the finished run is there and unchanged."""
-        if not self.path.exists():
-            raise BadInput(
-                f"There is no run folder {self.path}; check the path, or make one with `sfumato fit`."
-            )
-        if not self.config.exists():
-            raise BadInput(
-                f"{self.path} is not a run folder (it has no config.json); give the --out of a `sfumato fit`."
-            )
-        if not self.finished:
-            raise BadInput(
-                f"The run in {self.path} is not finished; go on with it by `sfumato fit … --resume`."
-            )
-        manifest = read_json(self.manifest)
-        if (
-            not isinstance(manifest, dict)
-            or manifest.get("format") != FORMAT
-            or "sha256" not in manifest
-        ):
-            raise CorruptArtifact(
-                f"{self.manifest} is damaged or of another version; restore the run folder."
-            )
-        for name, digest in manifest["sha256"].items():
-            part = self.path / name
-            if not part.exists():
-                raise CorruptArtifact(f"{part} is missing; restore the run folder from a copy.")
-            if sha256_of(part) != digest:
-                raise CorruptArtifact(
-                    f"{part} is not the file this run wrote; restore the run folder from a copy."
-                )
+
+def export(store: RunStore, folder: Path) -> None:
+    """Write what people read from the store; each file whole or not at all, for its owner's eyes."""
+    folder = Path(folder)
+    write_json(folder / "config.json", store.fact("config"), mode=_PRIVATE)
+    write_json(folder / "statement.json", store.fact("statement"), mode=_PRIVATE)
+    lines = "".join(json.dumps(r, ensure_ascii=False) + "\n" for r in store.read_log())
+    write_text(folder / "log.jsonl", lines, mode=_PRIVATE)
+    for name, content in store.parts().items():
+        with atomic_path(folder / name, mode=_PRIVATE) as temporary:
+            temporary.write_bytes(content)
+
+
+def _old_name(label: str) -> str:
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", label) + ".safetensors"
+
+
+def _log_of_version_1(path: Path) -> list[dict[str, Any]]:
+    """A line that a crash cut short is passed over; so are the times that version 0.1.0 wrote."""
+    records = []
+    if path.is_file():
+        for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+            try:
+                record = json.loads(line)
+            except ValueError:
+                continue
+            if isinstance(record, dict):
+                records.append({k: v for k, v in record.items() if k not in ("time", "seconds")})
+    return records

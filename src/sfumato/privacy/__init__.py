@@ -14,8 +14,9 @@ from sfumato.privacy.budget import Budget, Neighbours
 from sfumato.privacy.gradients import GradientSum, enforced_gradient_bound, records
 from sfumato.privacy.groups import GroupSum, ShardStates, ShardSum, enforced_group_bound
 from sfumato.privacy.ledger import Ledger
-from sfumato.privacy.release import Release, ReleaseStore
+from sfumato.privacy.release import Release
 from sfumato.privacy.statement import PrivacyStatement
+from sfumato.privacy.store import RunStore
 from sfumato.privacy.wall import PaidSteps, PrivateData, Step, charge_of
 
 __all__ = [
@@ -35,7 +36,7 @@ __all__ = [
     "PrivateData",
     "RecordMap",
     "Release",
-    "ReleaseStore",
+    "RunStore",
     "ShardStates",
     "ShardSum",
     "Step",

@@ -109,6 +109,10 @@ class GradientSum:
             total += self._sum(tensors)
         return total
 
+    def public_parts(self) -> tuple[Tensor, ...]:
+        """The parameters: functions of public numbers and of earlier answers."""
+        return tuple(self._named.values())
+
     def assign(self, gradient: Tensor) -> None:
         """Put a flat gradient, as `Step.noisy_gradient` gives it, into the parameters' `.grad`, for an optimiser."""
         parts = gradient.split([p.numel() for p in self._named.values()])

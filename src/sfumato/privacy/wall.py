@@ -23,9 +23,9 @@ from sfumato.privacy.accounting import Charge, Summands
 from sfumato.privacy.bounding import FeatureMap, OuterMap, RecordMap, enforced_bound, summand_of
 from sfumato.privacy.gradients import GradientSum
 from sfumato.privacy.groups import GroupSum, ShardStates, ShardSum
-from sfumato.privacy.journal import Journal
 from sfumato.privacy.ledger import Ledger
-from sfumato.privacy.release import Release, ReleaseStore
+from sfumato.privacy.release import Release
+from sfumato.privacy.store import Question, RunStore, StepAnswers
 
 OnFraction = Callable[[str, float], None]
 _Summed = RecordMap | GradientSum | GroupSum | ShardSum
@@ -47,7 +47,7 @@ class PrivateData:
         ledger: Ledger,
         *,
         engine: Engine | None = None,
-        store: ReleaseStore | None = None,
+        store: RunStore | None = None,
         on_fraction: OnFraction | None = None,
         discrete_sampler: noise.DiscreteSampler = noise.discrete_gaussian,
         fast_sampler: noise.FloatSampler | None = None,
@@ -55,7 +55,7 @@ class PrivateData:
         self.__rows = rows
         self.__ledger = ledger
         self.__engine = engine or LocalEngine()
-        self.__store = store
+        self.__store = store or RunStore()
         self.__on_fraction = on_fraction
         self.__discrete = discrete_sampler
         self.__fast = fast_sampler or noise.FastGaussian()
@@ -82,16 +82,17 @@ class PrivateData:
     def noisy_sum(self, phi: RecordMap, noise_multiplier: float, *, label: str) -> Release:
         """Σ φ(record) over all records, each clipped to φ.bound, plus exact discrete Gaussian noise.
 
-        With a store, a release already made and saved under this label and charge is returned as it is: no row is read
-        and nothing new is learnt, though the ledger still lists its charge.
+        A release that the run's store holds under this label is returned as it is: no row is read and nothing new is learnt,
+        though the ledger still lists its charge. A new one is in the store, for good, before it is returned.
         """
-        charge = charge_of(phi, noise_multiplier, label=label)
+        charge = self.__store.settled(charge_of(phi, noise_multiplier, label=label))
         if any(earlier.label == label for earlier in self.__ledger.charges):
             raise PlanMismatch(
                 f"Two releases are both called {label!r}; every release needs a label of its own."
             )
         self.__ledger.charge(charge)
-        saved = self.__store.find(charge) if self.__store else None
+        question = Question.of(phi)
+        saved = self.__store.find(charge, question)
         if saved is not None:
             return saved
         summand = summand_of(phi)
@@ -108,8 +109,7 @@ class PrivateData:
         )
         units = total + torch.from_numpy(drawn).reshape(summand.shape)
         release = Release(units=units, grid=summand.grid, charge=charge)
-        if self.__store:
-            self.__store.keep(release)
+        self.__store.keep(release, question)
         return release
 
     def poisson_steps(
@@ -140,9 +140,9 @@ class PrivateData:
             dimension=dimension,
             summands=summands,
         )
+        charge = self.__store.settled(charge)
         self.__ledger.charge(charge)
-        journal = self.__store.journal(charge) if self.__store else None
-        return PaidSteps(charge, self.__sampled_sum, journal, start)
+        return PaidSteps(charge, self.__sampled_sum, self.__store.steps(charge), start)
 
     def __sampled_sum(self, charge: Charge, index: int, phi: _Summed) -> Tensor:
         if isinstance(phi, GroupSum | ShardSum):
@@ -226,13 +226,12 @@ class PaidSteps(Iterator["Step"]):
     """A series of steps that is paid for as a whole; each is handed out once, in order."""
 
     def __init__(
-        self, charge: Charge, answer: _SampledSum, journal: Journal | None, start: int
+        self, charge: Charge, answer: _SampledSum, answers: StepAnswers, start: int
     ) -> None:
         if not 0 <= start <= charge.steps:
             raise BadInput(f"There are {charge.steps} steps, so none can go on after {start}.")
-        if journal is not None:
-            journal.begin(start)
-        self._charge, self._answer, self._journal = charge, answer, journal
+        answers.begin(start)
+        self._charge, self._answer, self._answers = charge, answer, answers
         self._next = start
         self._current: Step | None = None
 
@@ -250,16 +249,14 @@ class PaidSteps(Iterator["Step"]):
 
     def forget(self, before: int) -> None:
         """The answers to the steps before `before` are no longer needed: what came of them is in a checkpoint."""
-        if self._journal is not None:
-            self._journal.forget(before)
+        self._answers.forget(before)
 
     def _recorded_sum(self, index: int, phi: _Summed) -> Tensor:
-        journal = self._journal
-        answer = journal.find(index) if journal is not None else None
+        question = Question.of(phi)
+        answer = self._answers.find(index, question)
         if answer is None:
             answer = self._answer(self._charge, index, phi)
-            if journal is not None:
-                journal.keep(index, answer)
+            self._answers.keep(index, answer, question)
         return answer
 
 

@@ -5,7 +5,6 @@ All files of a run are public by its guarantee, except metrics.json, whose numbe
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from typing import Any, TypeGuard
 
 from sfumato.data import Schema
 from sfumato.errors import BadInput, CorruptArtifact
+from sfumato.methods import SavedRun
 from sfumato.storage import read_json
 
 _REMEDY = "restore the file or make the run again"
@@ -30,48 +30,32 @@ class RunFacts:
     metrics: dict[str, Any] | None
     losses: tuple[tuple[int, float], ...]  # (step, loss) in the order of steps
     steps: int | None  # how many steps were planned
-    seconds: float | None  # how long the training took
 
 
 def read_run(path: Path) -> RunFacts:
-    if not path.is_dir():
-        raise BadInput(
-            f"There is no run folder {path}; make one with `sfumato fit … --out {path}`."
-        )
-    config_file = path / "config.json"
-    if not config_file.exists():
-        raise BadInput(
-            f"{path} is no run folder, it has no config.json; give the folder that `sfumato fit` made."
-        )
-    config = _fields(
-        config_file,
-        read_json(config_file),
-        {"method": str, "settings": dict, "data": dict, "schema": dict},
-    )
-    _fields(config_file, config["data"], {"name": str}, "data")
+    run = SavedRun(path, unfinished=True)
     try:
-        schema = Schema.from_json(config["schema"])
-    except BadInput as error:
-        raise CorruptArtifact(
-            f"The schema in {config_file} is damaged ({error}); {_REMEDY}."
-        ) from error
-    statement_file = path / "statement.json"
-    if not statement_file.exists():
-        raise CorruptArtifact(
-            f"{statement_file} is missing, and without it nothing is promised; {_REMEDY}."
-        )
-    statement = _statement(statement_file)
-    metrics_file = path / "metrics.json"
-    metrics = _metrics(metrics_file) if metrics_file.exists() else None
-    losses, steps, seconds = _log(path / "log.jsonl")
-    return RunFacts(path, config, schema, statement, metrics, losses, steps, seconds)
+        config = run.config
+        try:
+            schema = Schema.from_json(config["schema"])
+        except BadInput as error:
+            raise CorruptArtifact(
+                f"The schema of the run in {path} is damaged ({error}); {_REMEDY}."
+            ) from error
+        statement = _statement(path / "statement.json", run.statement_json)
+        metrics_file = path / "metrics.json"
+        metrics = _metrics(metrics_file) if metrics_file.exists() else None
+        losses, steps = _curve(run.log)
+    finally:
+        run.close()
+    return RunFacts(path, config, schema, statement, metrics, losses, steps)
 
 
-def _statement(path: Path) -> dict[str, Any]:
+def _statement(path: Path, found: Any) -> dict[str, Any]:
     number = (int, float)
     statement = _fields(
         path,
-        read_json(path),
+        found,
         {
             "epsilon": number,
             "delta": number,
@@ -117,27 +101,19 @@ def _metrics(path: Path) -> dict[str, Any]:
     return metrics
 
 
-def _log(path: Path) -> tuple[tuple[tuple[int, float], ...], int | None, float | None]:
-    """The curve; a line that a crash cut short, or of another kind, is passed over."""
+def _curve(log: list[dict[str, Any]]) -> tuple[tuple[tuple[int, float], ...], int | None]:
+    """(step, loss) of the training, and how many steps were planned."""
     losses: dict[int, float] = {}
     steps: int | None = None
-    seconds: float | None = None
-    if path.exists():
-        for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
-            try:
-                record = json.loads(line)
-            except ValueError:
-                continue
-            if not isinstance(record, dict) or record.get("event") != "step":
-                continue
-            step, loss = record.get("step"), record.get("loss")
-            if isinstance(step, int) and _is_number(loss) and math.isfinite(loss):
-                losses[step] = float(loss)  # a resumed run repeats steps; the last word counts
-            if isinstance(record.get("steps"), int):
-                steps = record["steps"]
-            if _is_number(record.get("seconds")):
-                seconds = float(record["seconds"])
-    return tuple(sorted(losses.items())), steps, seconds
+    for record in log:
+        if record.get("event") != "step":
+            continue
+        step, loss = record.get("step"), record.get("loss")
+        if isinstance(step, int) and _is_number(loss) and math.isfinite(loss):
+            losses[step] = float(loss)
+        if isinstance(record.get("steps"), int):
+            steps = record["steps"]
+    return tuple(sorted(losses.items())), steps
 
 
 def _fields(path: Path, facts: Any, wanted: Mapping[str, Any], where: str = "") -> dict[str, Any]:

@@ -31,7 +31,7 @@ from sfumato.report.folder import RunFacts, read_run
 from sfumato.report.pictures import Plot, Point, SampleRow, curve, epsilon_plot, sample_rows
 from sfumato.report.templates import render
 from sfumato.report.utility import utility
-from sfumato.report.wording import bound, duration, factor, guess, guess_share, number, plain, power
+from sfumato.report.wording import bound, factor, guess, guess_share, number, plain, power
 from sfumato.storage import write_json, write_text
 
 _SEED = 0
@@ -163,7 +163,6 @@ def _content(
         "n_samples": len(samples) if samples is not None else 0,
         "curve": curve(facts.losses),
         "steps": facts.losses[-1][0] if facts.losses else 0,
-        "duration": duration(facts.seconds),
         "metrics": metrics,
         "families": _families(metrics),
         "utility": utility(facts, beside),
@@ -453,7 +452,6 @@ def _summary(content: dict[str, Any], facts: RunFacts, drawn: dict[str, Any]) ->
             "steps": content["steps"],
             "first_loss": facts.losses[0][1] if facts.losses else None,
             "last_loss": facts.losses[-1][1] if facts.losses else None,
-            "seconds": facts.seconds,
         },
         "samples": drawn,
         "real_records_shown": content["real"]["name"] if content["real"] else None,
