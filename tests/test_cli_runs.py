@@ -388,14 +388,14 @@ def test_an_unfinished_run_cannot_be_sampled(finished: Path, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("damage", ["truncate", "garbage"])
-def test_a_damaged_generator_is_named(finished: Path, tmp_path: Path, damage: str) -> None:
+def test_a_damaged_store_is_named(finished: Path, tmp_path: Path, damage: str) -> None:
     _copy(finished, tmp_path)
-    path = tmp_path / "generator.safetensors"
-    path.write_bytes(path.read_bytes()[:100] if damage == "truncate" else b"\x00" * 500)
+    path = tmp_path / "run.sqlite"
+    path.write_bytes(path.read_bytes()[:5000] if damage == "truncate" else b"\x00" * 500)
     result = run("sample", tmp_path, "-n", "5", "--out", tmp_path / "s.npz")
     assert result.exit_code == 5
     assert len(result.stderr.strip().splitlines()) == 1
-    assert "generator.safetensors" in result.stderr
+    assert "store" in result.stderr
 
 
 # ── evaluate and report ───────────────────────────────────────────────────────────────────────────────────────────────

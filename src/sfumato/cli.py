@@ -38,6 +38,8 @@ COMMANDS = (
     "explain_cli:explain",
     "judge_cli:evaluate",
     "judge_cli:report",
+    "run_cli:verify",
+    "run_cli:export",
     "compare_cli:compare",
     "data_cli:data",
     "demo_cli:demo",

@@ -80,6 +80,32 @@ def atomic_path(path: Path, *, mode: int | None = None) -> Iterator[Path]:
         _close_workshop(workshop)
 
 
+@contextlib.contextmanager
+def atomic_folder(path: Path, *, mode: int | None = None) -> Iterator[Path]:
+    """The same for a new folder of plain files: made beside its place, every file and name flushed, renamed in one step."""
+    path = Path(path)
+    workshop = path.parent / f".{path.name[:_NAME_CHARACTERS]}.{secrets.token_hex(4)}.part"
+    made = workshop / path.name
+    try:
+        try:
+            make_folder(path.parent)
+            _open_workshop(workshop)
+            made.mkdir(mode=0o777 if mode is None else 0o700)
+            yield made
+            for file in made.iterdir():
+                with file.open("rb+") as stream:
+                    if mode is not None:
+                        os.fchmod(stream.fileno(), mode)
+                    os.fsync(stream.fileno())
+            sync_folder(made)
+            made.rename(path)
+            sync_folder(path.parent)
+        except (OSError, ValueError) as error:
+            _refuse_write(path, error, "free some space or choose another folder")
+    finally:
+        _close_workshop(workshop)
+
+
 def write_text(path: Path, text: str, *, mode: int | None = None) -> None:
     """UTF-8; half a character (of a file name that is no UTF-8) becomes its escape, which JSON reads back."""
     with atomic_path(path, mode=mode) as temporary:

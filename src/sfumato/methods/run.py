@@ -23,7 +23,7 @@ from sfumato.errors import BadInput, CorruptArtifact, RunConflict
 from sfumato.privacy import Budget, Plan, PrivacyStatement, Release, epsilon_of
 from sfumato.privacy.claim import LOCK
 from sfumato.privacy.store import STORE, Answer, Question, RunStore, SavedStore, charge_from
-from sfumato.storage import atomic_path, read_json, sha256_of, shown, write_json, write_text
+from sfumato.storage import atomic_folder, atomic_path, read_json, sha256_of, shown
 
 GENERATOR = "generator.safetensors"
 SAMPLES = "samples.png"
@@ -190,6 +190,31 @@ class SavedRun:
             store.log(record)
         return store
 
+    def check_store(self) -> None:
+        """Raise unless the store is whole: its pages, the chain of its answers, its products and its seal."""
+        store = self._store
+        if store is None:
+            return
+        store.check_file()
+        for _ in store.answers():
+            pass
+        store.parts()
+        if store.fact("seal") != store.seal():
+            raise self._damaged("the store", "its parts do not belong together")
+
+    @property
+    def fingerprint(self) -> str:
+        """A digest of the release (never of the data): what a report or a letter can name the run by."""
+        if self._store is not None:
+            return str(self._store.fact("seal"))
+        return sha256_of(self.path / "manifest.json")
+
+    def exports(self) -> dict[str, bytes]:
+        """What people read, by file name, as the store tells it; empty for runs of version 0.1.0, which have nothing else."""
+        if self._store is None:
+            return {}
+        return _exports(self._store)
+
     def close(self) -> None:
         if self._store is not None:
             self._store.close()
@@ -309,14 +334,40 @@ def _plain(value: Any) -> Any:
 
 def export(store: RunStore, folder: Path) -> None:
     """Write what people read from the store; each file whole or not at all, for its owner's eyes."""
-    folder = Path(folder)
-    write_json(folder / "config.json", store.fact("config"), mode=_PRIVATE)
-    write_json(folder / "statement.json", store.fact("statement"), mode=_PRIVATE)
-    lines = "".join(json.dumps(r, ensure_ascii=False) + "\n" for r in store.read_log())
-    write_text(folder / "log.jsonl", lines, mode=_PRIVATE)
-    for name, content in store.parts().items():
+    _write(_exports(store), Path(folder))
+
+
+def write_exports(run: SavedRun) -> None:
+    """The same for a finished run: files that were lost or changed are written again."""
+    _write(run.exports(), run.path)
+
+
+def export_to(run: SavedRun, folder: Path) -> None:
+    """The same as a folder of its own, to be handed on: whole or not at all."""
+    with atomic_folder(Path(folder), mode=_PRIVATE) as made:
+        for name, content in run.exports().items():
+            (made / name).write_bytes(content)
+
+
+def _write(exports: Mapping[str, bytes], folder: Path) -> None:
+    for name, content in exports.items():
         with atomic_path(folder / name, mode=_PRIVATE) as temporary:
             temporary.write_bytes(content)
+
+
+def _exports(store: RunStore) -> dict[str, bytes]:
+    lines = "".join(json.dumps(r, ensure_ascii=False) + "\n" for r in store.read_log())
+    return {
+        "config.json": _pretty(store.fact("config")),
+        "statement.json": _pretty(store.fact("statement")),
+        "log.jsonl": lines.encode("utf-8", errors="backslashreplace"),
+        **store.parts(),
+    }
+
+
+def _pretty(value: Any) -> bytes:
+    text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    return text.encode("utf-8", errors="backslashreplace")
 
 
 def _old_name(label: str) -> str:

@@ -201,9 +201,10 @@ class RunStore:
                 [(name, content, _sha256(content)) for name, content in parts.items()],
             )
             db.execute("DELETE FROM checkpoints")
-            for label in [c.label for c in self.charges if not _is_release(c)]:
+            for label in [c.label for c in self.charges if not is_release(c)]:
                 db.execute("UPDATE answers SET value = NULL WHERE label = ?", (label,))
             db.execute("UPDATE facts SET value = '\"finished\"' WHERE name = 'state'")
+            db.execute("INSERT INTO facts VALUES ('seal', ?)", (_text(self.seal()),))
         # What was dropped leaves holes in the file. A crash or a full disk meanwhile loses nothing: the run is sealed.
         with contextlib.suppress(sqlite3.Error):
             self._connection.execute("VACUUM")
@@ -225,6 +226,18 @@ class RunStore:
         with self._guard:
             self._connection.backup(copy._connection)
         return copy
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A fitted method can be copied and pickled with what it was fitted on: the store in memory, all of it public."""
+        if self.folder is not None:
+            raise TypeError("a store that is open on the disk cannot be copied")
+        return RunStore._of_bytes, (self._connection.serialize(),)
+
+    @staticmethod
+    def _of_bytes(content: bytes) -> RunStore:
+        store = RunStore()
+        store._connection.deserialize(content)
+        return store
 
     def copy_to(self, folder: Path) -> RunStore:
         """The same run in a new folder, opened to write."""
@@ -347,7 +360,7 @@ class RunStore:
         return [
             Release(units=a.value, grid=a.grid, charge=a.charge)
             for a in self.answers()
-            if a.value is not None and _is_release(a.charge)
+            if a.value is not None and is_release(a.charge)
         ]
 
     def _first(self, label: str) -> Charge | None:
@@ -384,7 +397,7 @@ class RunStore:
                 f"Release {charge.label!r} has {numbers.size:,} numbers, more than a run can keep; make the method smaller."
             )
         # In memory nobody goes on after a crash: what was answered is remembered, the numbers of steps are not.
-        kept = content if self.folder is not None or _is_release(charge) else None
+        kept = content if self.folder is not None or is_release(charge) else None
         asked = (question or Question("")).to_text()
         with self._transaction() as db:
             last = db.execute(
@@ -437,6 +450,24 @@ class RunStore:
             if _sha256(content) != digest:
                 raise self._damaged(f"{name} was changed")
         return {name: content for name, content, _ in rows}
+
+    def seal(self) -> str:
+        """A digest of everything that makes up the finished run; `finish` writes it down as the fact "seal"."""
+        with self._explained():
+            last = self._connection.execute(
+                "SELECT chain FROM answers ORDER BY number DESC LIMIT 1"
+            )
+            parts = self._connection.execute("SELECT name, digest FROM parts ORDER BY name")
+            promised = [self.fact("config"), self.fact("statement"), self.fact("noise_multiplier")]
+            charges = [c.to_json() for c in self.charges]
+            return _sha256(_text([promised, charges, last.fetchone(), parts.fetchall()]).encode())
+
+    def check_file(self) -> None:
+        """Raise unless SQLite finds every page of the file in order."""
+        with self._explained():
+            found = self._connection.execute("PRAGMA integrity_check").fetchall()
+        if found != [("ok",)]:
+            raise self._damaged("SQLite finds its pages out of order")
 
     # -- SQLite --------------------------------------------------------------------------------------------------------
 
@@ -689,7 +720,7 @@ def explained(error: sqlite3.Error, folder: Path | None) -> Exception:
     return CorruptArtifact(f"The store of the run in {folder} cannot be read ({text}); restore it.")
 
 
-def _is_release(charge: Charge) -> bool:
+def is_release(charge: Charge) -> bool:
     """Whether the charge buys one exact release, kept for ever, and not a series of steps."""
     return charge.rate == 1.0 and charge.steps == 1
 
