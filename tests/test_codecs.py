@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 
@@ -230,7 +231,9 @@ def test_components_of_public_pictures_describe_pictures_like_them_best():
 
 
 def test_the_card_says_what_was_seen():
-    card = PcaCodec.fit(pictures(60, ODD, name="cifar10:train"), 5).card
+    public = pictures(60, ODD, name="cifar10:train")
+    public.published_as = "cifar10:train"
+    card = PcaCodec.fit(public, 5).card
     assert card.trained_on == ("cifar10:train",)
     assert card.records == 60
     assert "Krizhevsky" in card.licence
@@ -239,8 +242,30 @@ def test_the_card_says_what_was_seen():
     assert not card.saw("mnist")
     other = pictures(60, ODD).images.copy()
     other[0, 0, 0, 0] ^= 1
-    assert PcaCodec.fit(Dataset.from_arrays(other), 5).card.sha256 != card.sha256
+    changed = Dataset.from_arrays(other, name="cifar10:train")
+    changed.published_as = "cifar10:train"
+    assert PcaCodec.fit(changed, 5).card.sha256 not in ("", card.sha256)
     assert not DctCodec(GRAY).card.trained_on
+
+
+@pytest.mark.parametrize("name", ["patients.npz", "cifar10:train", "cifar10:patients"])
+def test_the_card_tells_neither_number_nor_hash_of_rows_that_are_not_published(name, tmp_path):
+    """A file may carry a published set's name: what counts is where the rows came from."""
+    codec = PcaCodec.fit(pictures(60, ODD, name=name), 5)
+    assert (codec.card.records, codec.card.sha256) == (None, "")
+    assert codec.card.licence.startswith("not stated")
+    whole = codec.save(tmp_path / "codec.safetensors").read_bytes()
+    assert hashlib.sha256(pictures(60, ODD).images.tobytes()).hexdigest().encode() not in whole
+
+
+def test_what_an_old_card_tells_of_unpublished_rows_is_dropped_when_it_is_read():
+    old = {"about": "old", "trained_on": ["patients.npz"], "records": 317, "sha256": 64 * "a"}
+    card = Card.from_json(old)
+    assert (card.records, card.sha256) == (None, "")
+    named = Card.from_json({**old, "trained_on": ["cifar10:train"]})
+    assert (named.records, named.sha256) == (317, 64 * "a")
+    weights = Card.from_json({**old, "trained_on": ["imagenet-1k"], "records": 0})
+    assert weights.sha256  # of converted weights, not of rows
 
 
 # -- by name -----------------------------------------------------------------------------------------------------------

@@ -1,8 +1,9 @@
 """Training on PUBLIC data: an autoencoder that becomes a codec, or a classifier that becomes a perceptual extractor.
 
 Nothing here knows of privacy: every record given to these functions is treated as public, and what they make carries no
-guarantee for it. The card that goes with the result says what it saw, so that nobody takes it for public later where it is
-not. A run is a function of its data, settings and seed; a checkpoint beside the output lets it go on where it was stopped.
+guarantee for it. The card that goes with the result says what it saw, and the local cache remembers the rows by keyed
+digests, so that nobody takes it for public later where it is not. A run is a function of its data, settings and seed; a
+checkpoint beside the output lets it go on where it was stopped.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ from sfumato.errors import BadInput, RunConflict
 from sfumato.generators import Training, train
 from sfumato.networks import Network
 from sfumato.networks.pretrained import SmallResNet, load_extractor, save_extractor
+from sfumato.privacy import remember
 from sfumato.progress import Progress
+from sfumato.storage import atomic_path
 
 # Every twentieth public record, up to a thousand, is kept out of training to measure what was learnt.
 _KEPT_OUT, _KEPT_OUT_MOST = 20, 1000
@@ -104,6 +107,7 @@ def pretrain_codec(
         noise=noise,
         **_facts(schedule),
     )
+    codec.made_of = public
     codec.save(out)
     _tidy(how)
     return codec
@@ -160,7 +164,9 @@ def pretrain_extractor(
         repeats=repeats,
         **_facts(schedule),
     )
-    save_extractor(out, network, settings, card.to_json())
+    with atomic_path(out) as temporary:
+        save_extractor(temporary, network, settings, card.to_json())
+        remember(temporary, public)  # before the file is there: none goes without its record
     _tidy(how)
     return load_extractor(out), card
 

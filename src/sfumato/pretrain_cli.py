@@ -107,8 +107,9 @@ def pretrain(
     """Train a codec or an extractor on PUBLIC pictures.
 
     All records given here are treated as public: the file that is written may remember them, and no privacy budget covers them.
-    Its card (data, number of records, licence, hash) travels in the file. Use the file by its path: --set codec=FILE, --set
-    encoder=FILE.
+    Its card (data, licence; of named sets also number and hash of the records) travels in the file; which rows it saw is
+    remembered in the local cache, by digests that only this cache can read, so that a fit on the same rows is refused. Use the
+    file by its path: --set codec=FILE, --set encoder=FILE.
 
     \b
     Example:
@@ -136,7 +137,7 @@ def pretrain(
         print_json({"out": str(out), "card": card})
         return
     measured = "; ".join(f"{k.replace('_', ' ')} {v:g}" for k, v in card["quality"].items())
-    click.echo(f"{card['about']}: {card['records']:,} records of {', '.join(card['trained_on'])}.")
+    click.echo(f"{card['about']}, made of {', '.join(card['trained_on'])}.")
     if measured:
         click.echo(f"On public records kept out of the training: {measured}.")
     click.echo(f"Written to {out}.")

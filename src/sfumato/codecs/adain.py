@@ -78,6 +78,7 @@ class AdainCodec(Codec):
         cells = torch.cat([whole._cells(part) for part in batch.pixels().split(64)])
         basis, centre, radius = principal_components(cells, dim, seed=seed)
         codec = cls(public.schema.shape, basis, centre, radius)
+        codec.made_of = public
         card = card_of(
             public, f"{whole.card.about}; {dim} principal components", [batch], seed=seed
         )

@@ -23,9 +23,9 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from sfumato._version import __version__
-from sfumato.data import Batch
+from sfumato.data import Batch, Dataset, find_named
 from sfumato.errors import BadInput, CorruptArtifact
-from sfumato.privacy import FeatureMap
+from sfumato.privacy import FeatureMap, remember
 from sfumato.storage import atomic_path
 
 FORMAT = 1
@@ -37,18 +37,25 @@ _ROWS_AT_ONCE = 256
 class Card:
     """What a codec or network is made of: all that one must know to judge whether it is public for a private set.
 
-    `trained_on` are the names of the data it saw, `records` how many records of them, `sha256` the hash of their pixels,
-    `quality` what was measured on public records kept out of the training.
+    `trained_on` are the names of the data it saw, `records` how many records of them, `sha256` the hash of their pixels (of
+    converted weights: of the weights), `quality` what was measured on public records kept out of the training. A card is
+    published with every run that uses the codec, so number and hash of records are told only where all of `trained_on` are sets
+    that anyone can fetch by these names; of others they are dropped, from old files too.
     """
 
     about: str
     trained_on: tuple[str, ...] = ()
-    records: int = 0
+    records: int | None = 0  # None: not told
     licence: str = "none needed"
     sha256: str = ""
     settings: Mapping[str, Any] = field(default_factory=dict)
     quality: Mapping[str, float] = field(default_factory=dict)
     sfumato: str = __version__
+
+    def __post_init__(self) -> None:
+        if self.records != 0 and not all(map(_is_named, self.trained_on)):
+            object.__setattr__(self, "records", None)
+            object.__setattr__(self, "sha256", "")
 
     def saw(self, name: str) -> bool:
         """Whether a data set called `name` ("cifar10", "cifar10:test") is among what this was made of, in any split."""
@@ -60,6 +67,13 @@ class Card:
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Card:
         return cls(**{**value, "trained_on": tuple(value["trained_on"])})
+
+
+def _is_named(name: str) -> bool:
+    try:
+        return find_named(name) is not None
+    except BadInput:  # a split that the named set does not have
+        return False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,6 +104,7 @@ class Codec(ABC):
     bound: float = 1.0
     unit: bool = False
     card: Card
+    made_of: Dataset | None = None  # the public data it was just made of; not saved with it
 
     @abstractmethod
     def _encode(self, pixels: Tensor) -> Tensor:
@@ -165,10 +180,12 @@ class Codec(ABC):
 
     @final
     def save(self, path: Path | str) -> Path:
-        """One safetensors file, the card in its header."""
+        """One safetensors file, the card in its header; the local cache remembers which rows it was made of."""
         tensors = {name: value.contiguous() for name, value in self._tensors().items()}
         with atomic_path(Path(path)) as temporary:
             save_file(tensors, temporary, metadata={"codec": json.dumps(self._header())})
+            if self.made_of is not None:  # before the file is there: none goes without its record
+                remember(temporary, self.made_of)
         return Path(path)
 
     @final

@@ -142,6 +142,7 @@ class PcaCodec(LinearCodec):
         batch = public.take(np.sort(chosen))
         rows, centre, radius = principal_components(batch.pixels().flatten(1), dim, seed=seed)
         codec = cls(schema.shape, rows, centre, radius)
+        codec.made_of = public
         codec.card = card_of(
             public, f"{dim} principal components of public pictures", [batch], seed=seed
         )

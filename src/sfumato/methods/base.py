@@ -38,6 +38,8 @@ from sfumato.privacy import (
     RunStore,
     calibrate,
     epsilon_of,
+    refuse_overlap,
+    refuse_trained_on,
 )
 from sfumato.privacy.store import FORMAT, packed
 from sfumato.progress import Progress, Stage
@@ -204,6 +206,14 @@ class PrivateMethod(ABC):
             )
         return self._learn(data, budget, public, None, out, resume, progress)
 
+    def _refuse_private(self, data: Dataset, public: Dataset | None) -> None:
+        """Raise if private records stand in the public data, or in what a file named in the settings was made of."""
+        if public is not None:
+            refuse_overlap(data, public)
+        for value in self.get_params().values():
+            if isinstance(value, str):
+                refuse_trained_on(data, value)
+
     @final
     def refit(
         self,
@@ -312,6 +322,8 @@ class PrivateMethod(ABC):
                 with_run.close()
                 return self
             size = self._public_size(data, budget, earlier)
+            if earlier is None:
+                self._refuse_private(data, public)
             known["data"] = {"name": data.name, "size": size}
             if not store.begun:
                 self._begin(store, schema, budget, earlier, known)

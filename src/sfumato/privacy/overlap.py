@@ -1,0 +1,203 @@
+"""Private records among the public ones: looked for before anything is charged, and refused.
+
+A method may do what it likes with public data and with codecs and networks made of them; if they hold private records,
+the guarantee is void. So rows are compared as the methods see them (after the schema; images in 256 levels, labels left
+out) by keyed digests:
+
+- public against private data: the key is drawn from the operating system for one comparison and forgotten with it;
+- codecs and networks: `remember` keeps digests of what a file was made of in the local cache, under a secret of that
+  cache, and nothing of it in the file itself, which is published. Folder and files are the user's alone (0700, 0600).
+
+One common record is enough for a refusal, except images of one colour all over (blank scans, black frames) and table
+rows without any value: such a record tells nothing of anybody, and two honest sets may share it. Public rows in common
+are not left out instead, for then the result would depend on which private records there are.
+
+PRIVATE: the rows, and the outcome. A refusal is an exception for the operator's eyes; it names neither records nor
+their number, and nothing writes it to a file. What this cannot see: copies that were resized, cropped, moved, or changed
+in any pixel, and files made elsewhere. There, "public" is the operator's word, and the statement says so.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from sfumato.data import Batch, Dataset
+from sfumato.errors import BadInput, CorruptArtifact
+from sfumato.storage import cache_folder, sha256_of
+
+_SIZE = 16  # bytes: two of 10⁹ rows agree by chance with a probability below 10⁻²⁰
+_ROWS_AT_ONCE = 1024
+_DIGEST = np.dtype(f"S{_SIZE}")
+
+Digests = np.ndarray[Any, np.dtype[np.bytes_]]
+
+
+def refuse_overlap(private: Dataset, public: Dataset) -> None:
+    """Raise BadInput if a private record stands in `public` too. Reads both once; holds 16 bytes a public record."""
+    key = secrets.token_bytes(32)
+    if _meets(private, _all_digests(public, key), key):
+        raise BadInput(
+            f"Private records of {private.name} stand in the public data {public.name} too, which voids the guarantee; give "
+            "public data without them."
+        )
+
+
+def refuse_trained_on(private: Dataset, artifact: Path | str) -> None:
+    """Raise BadInput if the codec or network in the file `artifact` was made, in this cache's sight, of private records.
+
+    `artifact` is a path, or a setting that ends in one ("pca:codec.safetensors"). What is no file, and a file without a record in
+    the cache, passes.
+    """
+    record = _record_of(artifact)
+    if record is not None and _meets(private, record, _secret()):
+        raise BadInput(
+            f"{artifact} was trained on private records of {private.name}, so its weights are not public and the guarantee "
+            "would be void; take one that was trained on other data."
+        )
+
+
+def remember(artifact: Path, public: Dataset) -> None:
+    """Keep in the local cache that the file `artifact`, by its content, was made of the rows of `public`."""
+    _write(_place(artifact), _all_digests(public, _secret()).tobytes())
+
+
+# -- digests ------------------------------------------------------------------------------------------------------
+
+
+def _meets(private: Dataset, known: Digests, key: bytes) -> bool:
+    """Whether a row of `private` has a digest among the sorted ones of `known`."""
+    if len(known) == 0:
+        return False
+    for found in _digests(private, key):
+        place = np.searchsorted(known, found).clip(max=len(known) - 1)
+        if bool((known[place] == found).any()):
+            return True
+    return False
+
+
+def _all_digests(data: Dataset, key: bytes) -> Digests:
+    """Sorted, each once."""
+    found = list(_digests(data, key))
+    return np.unique(np.concatenate(found)) if found else np.empty(0, _DIGEST)
+
+
+def _digests(data: Dataset, key: bytes) -> Iterator[Digests]:
+    """Of every row that is not blank, a batch at a time."""
+    start = hashlib.blake2b(key=key, digest_size=_SIZE)
+
+    def digest(row: np.ndarray[Any, Any]) -> bytes:
+        state = start.copy()
+        state.update(row.data)
+        return state.digest()
+
+    for batch in data.batches(_ROWS_AT_ONCE):
+        rows = _seen(batch)
+        yield np.frombuffer(b"".join(map(digest, rows)), _DIGEST)
+
+
+def _seen(batch: Batch) -> np.ndarray[Any, Any]:
+    """The rows that are not blank, one form for each: images in 256 levels (n, pixels), tables as float32."""
+    if batch.values.ndim == 4:
+        levels = batch.values
+        if levels.dtype != torch.uint8:
+            levels = batch.pixels().nan_to_num(0.0).mul(255).round().to(torch.uint8)
+        flat = levels.flatten(2)  # (n, channels, pixels)
+        blank = (flat == flat[:, :, :1]).flatten(1).all(dim=1)
+        rows = flat.flatten(1)
+    else:
+        rows = batch.values.to(torch.float32)
+        blank = rows.isnan().all(dim=1)
+        # One bit pattern for each value: −0 is 0, and a missing one is missing.
+        rows = torch.where(rows.isnan(), torch.nan, rows + 0.0)
+    return np.ascontiguousarray(rows[~blank].numpy())
+
+
+# -- what files were made of, in the local cache -----------------------------------------------------------------------
+
+
+def _folder() -> Path:
+    return cache_folder() / "made-of"
+
+
+def _secret() -> bytes:
+    """The key of this cache, drawn once. Two processes that draw at the same time end with the same one."""
+    path = _folder() / "secret"
+    if not path.exists():
+        _write(path, secrets.token_bytes(32), replace=False)
+    try:
+        found = path.read_bytes()
+    except OSError as error:
+        raise _no_access(path, error) from error
+    if len(found) != 32:
+        raise CorruptArtifact(
+            f"{path} is damaged, and the records beside it cannot be read without it; restore it, or delete its folder."
+        )
+    return found
+
+
+def _place(artifact: Path) -> Path:
+    """Where the record of a file lies: under a keyed digest of its content, so that a renamed copy is known too."""
+    named = hashlib.blake2b(sha256_of(artifact).encode(), key=_secret(), digest_size=_SIZE)
+    return _folder() / named.hexdigest()
+
+
+def _record_of(artifact: Path | str) -> Digests | None:
+    """The sorted digests of what a file was made of, where the cache has a record of it."""
+    path = _file_in(str(artifact))
+    if path is None or not (_folder() / "secret").exists():
+        return None
+    place = _place(path)
+    try:
+        return np.frombuffer(place.read_bytes(), _DIGEST) if place.exists() else None
+    except (OSError, ValueError) as error:
+        raise CorruptArtifact(
+            f"What {path} was made of cannot be read from {place}; correct its permissions, or delete it if you know that none "
+            "of it is private."
+        ) from error
+
+
+def _file_in(setting: str) -> Path | None:
+    for text in (setting, setting.partition(":")[2]):
+        with contextlib.suppress(OSError, ValueError):  # too long for a path, or no path at all
+            if text and Path(text).is_file():
+                return Path(text)
+    return None
+
+
+def _write(path: Path, content: bytes, *, replace: bool = True) -> None:
+    """The whole file or none, readable by its owner only; with `replace=False` what is there already stays."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.parent.chmod(0o700)
+        temporary = path.with_name(f".{secrets.token_hex(8)}.part")
+        try:
+            handle = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600)
+            with os.fdopen(handle, "wb") as stream:
+                stream.write(content)
+                stream.flush()
+                os.fsync(stream.fileno())
+            if replace:
+                temporary.replace(path)
+            else:
+                with contextlib.suppress(FileExistsError):
+                    os.link(temporary, path)
+        finally:
+            temporary.unlink(missing_ok=True)
+    except OSError as error:
+        raise _no_access(path, error) from error
+
+
+def _no_access(path: Path, error: OSError) -> BadInput:
+    return BadInput(
+        f"Cannot keep in {path.parent} what this file was made of ({error.strerror or error}); set SFUMATO_CACHE to a folder "
+        "that can be written to."
+    )
