@@ -54,7 +54,8 @@ def table(
     lines.append("|---|" + "---|" * (len(heads) + 1))
     for name, title in titles.items():
         cells = [cell(found.get((name, False, *column))) for column in columns]
-        lines.append(f"| {title} | {' | '.join(cells)} | {statistics.median(seconds[name]):.0f} |")
+        took = f"{statistics.median(seconds[name]):.0f}" if seconds[name] else "–"
+        lines.append(f"| {title} | {' | '.join(cells)} | {took} |")
     for name in dict.fromkeys(r["method"] for r in rows if r["published"]):
         cells = [cell(found.get((name, True, *column))) for column in columns]
         if any(c != "–" for c in cells):
@@ -79,7 +80,9 @@ def main() -> None:
         outcome = compare(config, out, jobs=arguments.jobs)
         seconds: dict[str, list[float]] = {}
         for done in outcome.cells:
-            seconds.setdefault(done["name"], []).append(done["seconds"]["fit"])
+            # Known of the cells that were run now; what is kept in files has no times.
+            known = outcome.seconds.get(done["key"])
+            seconds.setdefault(done["name"], []).extend([known["fit"]] if known else [])
         titles = {
             name: f"{get_method(variant.method).info.title} (`{name}`)"
             for name, variant in config.variants.items()

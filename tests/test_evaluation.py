@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import threading
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression as ReferenceRegression
 from sklearn.neural_network import MLPClassifier
 
+from sfumato import published
 from sfumato.data import Column, Dataset, Schema
 from sfumato.errors import BadInput
 from sfumato.evaluation import default_metrics, evaluate, list_metrics, wilson
@@ -147,7 +149,8 @@ def test_convnet_takes_any_channels_and_sizes(shape):
 
 
 def test_all_three_learn_what_can_be_learnt():
-    result = evaluate(images_of(cycle(300)), images_of(cycle(150), name="held-out", seed=1))
+    held_out = images_of(cycle(150), name="held-out", seed=1)
+    result = evaluate(images_of(cycle(300)), held_out, size_is_public=True)
     assert [m.name for m in result.metrics] == ["accuracy.logreg", "accuracy.mlp", "accuracy.cnn"]
     for metric in result:
         assert metric.value > 0.95
@@ -181,8 +184,35 @@ def test_metrics_json_has_the_agreed_fields():
         images_of(cycle(60)), images_of(cycle(30), seed=1), metrics=FAST, seed=4
     ).to_json()
     assert facts["synthetic"] == {"n": 60, "seed": 4}
-    assert set(facts["metrics"][0]) == {"name", "value", "low", "high", "source", "seconds"}
+    assert set(facts["metrics"][0]) == {"name", "value", "low", "high", "source", "badge"}
+    assert facts["metrics_are"] == facts["metrics"][0]["badge"]
+    assert "not covered by ε" in facts["metrics_are"]
     assert 0 <= facts["metrics"][0]["value"] <= 1
+    published.check("metrics", facts)
+
+
+def test_the_number_of_real_records_is_told_where_it_is_public_and_nowhere_else():
+    synthetic, real, train = (
+        images_of(cycle(n), name=name, seed=seed)
+        for seed, (n, name) in enumerate([(60, "made"), (41, "held-out"), (317, "private")])
+    )
+    metrics = ["accuracy.logreg", "memorisation", "curve.effective"]
+
+    def told(**how: bool) -> str:
+        return json.dumps(evaluate(synthetic, real, metrics=metrics, train=train, **how).to_json())
+
+    assert "(41 records)" in told(size_is_public=True)
+    assert "(317 records)" in told(size_is_public=True)
+    facts = json.loads(told())
+    for metric in facts["metrics"]:
+        words = f"{metric['source']} {metric.get('note')}"
+        assert "held-out" in words and "records)" not in words
+        assert "317" not in words and "41 " not in words
+        # Not as a number either: the whole training set is no point of the curve.
+        assert not {317.0} & {round(metric[key], 6) for key in ("value", "low", "high")}
+    # A set published under a name has a number that anyone can look up.
+    real.published_as = real.name = "digits:test"
+    assert "digits:test (41 records)" in told() and "private (" not in told()
 
 
 def test_classes_in_another_order_are_matched_by_name():

@@ -124,8 +124,12 @@ def test_fid_of_fewer_records_than_features_works():
 
 
 def test_a_metric_with_fewer_records_than_features_says_so():
-    few = evaluate(pictures(4, size=16), pictures(5, 1, size=16), metrics="fid", networks=NETWORKS)
+    sets = pictures(4, size=16), pictures(5, 1, size=16)
+    few = evaluate(*sets, metrics="fid", networks=NETWORKS, size_is_public=True)
     assert "rank at most 3 of 16" in few["fid"].note
+    assert "too high, by roughly" in few["fid"].note
+    few = evaluate(*sets, metrics="fid", networks=NETWORKS)
+    assert "rank" not in few["fid"].note
     assert "too high, by roughly" in few["fid"].note
     many = evaluate(pictures(80), pictures(80, 1), metrics="fid", networks=NETWORKS)
     assert "rank" not in many["fid"].note
@@ -215,7 +219,7 @@ def test_copies_of_the_training_set_are_found_and_fresh_records_are_not():
     assert fresh["memorisation.p"].value > 0.001
     assert fresh["memorisation.nearer"].low < 0.5 < fresh["memorisation.nearer"].high
     for metric in copied:
-        assert "REAL TRAINING data pictures-0 (150 records)" in metric.source
+        assert metric.source.endswith("REAL TRAINING data pictures-0; not covered by ε")
         assert metric.note.startswith("READS THE REAL TRAINING DATA")
 
 
@@ -299,7 +303,9 @@ def test_features_do_not_depend_on_the_batch_and_are_computed_once():
 def test_large_sets_are_drawn_from_by_the_seed_and_the_note_says_so(monkeypatch):
     monkeypatch.setattr(Comparison, "most_embedded", 40)
     found = [
-        evaluate(pictures(90), pictures(60, 1), metrics="prdc-pixels", seed=seed)
+        evaluate(
+            pictures(90), pictures(60, 1), metrics="prdc-pixels", seed=seed, size_is_public=True
+        )
         for seed in (0, 0, 1)
     ]
     values = [[m.value for m in result] for result in found]

@@ -253,11 +253,14 @@ def test_accuracy_grows_with_the_synthetic_set_and_a_short_set_is_said(digits):
     rows, codes = digits
     synthetic = Dataset.from_arrays(rows[:1200].numpy(), codes[:1200].numpy(), classes=10)
     real = Dataset.from_arrays(rows[1200:].numpy(), codes[1200:].numpy(), classes=10)
-    found = evaluate(synthetic, real, metrics="curve", train=synthetic)
+    found = evaluate(synthetic, real, metrics="curve", train=synthetic, size_is_public=True)
     assert found["curve.100"].value < found["curve.1000"].value
     assert found["curve.3000"].note == "the set has 1,200 records only"
     assert found["curve.effective"].value == pytest.approx(1200, rel=0.01)
     assert "TRAINING" in found["curve.effective"].source
+    hidden = evaluate(synthetic, real, metrics="curve.effective", train=synthetic)
+    assert hidden["curve.effective"].value == pytest.approx(1000)  # of the ladder, not of the set
+    assert "lower bound" in hidden["curve.effective"].note
     few = Dataset.from_arrays(rows[:200].numpy(), codes[:200].numpy(), classes=10)
     effective = evaluate(few, real, metrics="curve.effective", train=synthetic)["curve.effective"]
     assert 80 < effective.value < 500

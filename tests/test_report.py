@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from sfumato import published
 from sfumato.comparison import Outcome, parse_config
 from sfumato.comparison.outcome import rows_of
 from sfumato.comparison.page import write_comparison
@@ -176,11 +177,76 @@ def test_the_page_says_what_was_promised_measured_and_done(run, schema):
         "95 % interval 70.2 – 76.0 %",
         SOURCE,
         "The schema is public.",
-        "500 steps in 50 s",
+        "500 steps, loss from",
         "60,000 (public in this run)",
         "33.3 %",
     ):
         assert words in text, words
+
+
+def test_no_number_on_real_data_stands_without_its_badge(run, schema):
+    """The headline puts an accuracy beside ε; whoever quotes it quotes the badge with it."""
+    facts = [
+        {"name": n, "value": 0.7312, "low": 0.7, "high": 0.76, "source": SOURCE}
+        for n in ("accuracy.cnn", "roc.logreg", "fid", "unheard-of")
+    ]
+    alone = "synthetic data only; no record of zoo:test was read"
+    facts.append({"name": "nll", "value": 2.5, "low": 2.5, "high": 2.5, "source": alone})
+    put(run / "metrics.json", {"metrics": facts})
+    source = write_report(run, samples=samples_of(schema), beside=[another(run, "second")])
+    page, badge = source.read_text(encoding="utf-8"), "computed on real data, not covered by ε"
+    (headline,) = re.findall(r'<p class="verdict">(.*?)</p>', page)
+    assert "73.1 % of real records right" in headline
+    assert headline.endswith(f'<span class="badge">{badge}</span>')
+    families = re.findall(r'<section class="family">(.*?)</section>', page, re.S)
+    assert [badge in family for family in families] == [True, True, True, True, False]
+    (utility,) = re.findall(r"<h3>Privacy and utility(.*?)</h3>", page)
+    assert badge in utility
+    text = (run / "report.md").read_text(encoding="utf-8")
+    assert f"of real records right (convolutional network) – **{badge}**." in text.split("##")[0]
+    assert f"(**{badge}**):" in text  # the table of privacy and utility
+    assert "value (not covered by ε)" in text
+    told = json.loads((run / "report.json").read_text(encoding="utf-8"))
+    assert told["verdict"].endswith(f"(convolutional network) – {badge}.")
+    assert told["metrics_are"] == badge
+    assert [m.get("badge") for m in told["metrics"]] == [badge] * 4 + [None]
+    assert all(row[-1] == badge for row in told["utility"])
+
+
+def test_no_file_of_the_report_tells_a_time(run, schema):
+    """The run is of an earlier version: its log and its metrics hold seconds."""
+    write_report(run, samples=samples_of(schema))
+    for suffix in ("html", "md", "json"):
+        text = (run / f"report.{suffix}").read_text(encoding="utf-8")
+        assert not re.search(r"\b(seconds|50 s|\d+ min)\b|20\d\d-\d\d-\d\d", text), suffix
+    published.check("report", json.loads((run / "report.json").read_text(encoding="utf-8")))
+
+
+def test_what_a_run_folder_holds_beyond_the_list_is_not_carried_on(run, schema):
+    config = json.loads((run / "config.json").read_text(encoding="utf-8"))
+    put(run / "config.json", config | {"host": "private-host"})
+    put(run / "statement.json", statement(started="yesterday"))
+    write_report(run, samples=samples_of(schema))
+    for suffix in ("html", "md", "json"):
+        text = (run / f"report.{suffix}").read_text(encoding="utf-8")
+        assert "private-host" not in text and "yesterday" not in text
+
+
+@pytest.mark.parametrize(
+    ("source", "real"),
+    [
+        ("real data rows.npz; not covered by ε", "rows.npz"),
+        ("real data rows.npz (1,000 records); not covered by ε", "rows.npz"),
+        ("real data a (b).npz and the REAL TRAINING data c; not covered by ε", "'a (b).npz'"),
+        ("real data a (9 records) and the REAL TRAINING data c (8 records); not covered by ε", "a"),
+    ],
+)
+def test_the_command_of_the_evaluation_names_its_real_data(run, schema, source, real):
+    metric = {"name": "accuracy.cnn", "value": 0.5, "low": 0.4, "high": 0.6, "source": source}
+    put(run / "metrics.json", {"metrics": [metric]})
+    write_report(run, samples=samples_of(schema))
+    told = json.loads((run / "report.json").read_text(encoding="utf-8"))
+    assert f"--real {real} " in told["reproduce"][1] + " "
 
 
 def test_the_commands_can_be_typed_as_they_stand(run, schema, monkeypatch):

@@ -25,6 +25,7 @@ from sfumato.options import (
     synthesizer_of,
 )
 from sfumato.printing import one_line, say
+from sfumato.published import BADGE
 from sfumato.storage import read_json
 
 if TYPE_CHECKING:
@@ -111,7 +112,7 @@ def demo(out: Path, name: str, settings: tuple[str, ...], quiet: bool) -> None:
         f"\nMade a private generator of {name} images with {DEMO_METHOD}: ε = {DEMO_EPSILON:g}, δ = {DEMO_DELTA:g}."
     )
     click.echo(
-        f"Classifiers trained on its synthetic images reach on real test images: {accuracy}."
+        f"Classifiers trained on its synthetic images reach on real test images: {accuracy} – {BADGE}."
     )
     run = shlex.quote(str(out))
     click.echo(f"  the report      {page}   (open it in a browser)")

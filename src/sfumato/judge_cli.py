@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from sfumato import published
 from sfumato.errors import BadInput
 from sfumato.options import (
     debug_option,
@@ -131,6 +132,7 @@ def evaluate(
             for metric in result["metrics"]
         ],
     )
+    click.echo(f"{result['metrics_are'].capitalize()}, unless it says “synthetic data only”.")
     if run is not None and not quiet:
         following = page or f"Next: sfumato report {shlex.quote(target)}"
         click.echo(f"Kept in {run / 'metrics.json'}. {following}")
@@ -189,12 +191,14 @@ def judge(
     from sfumato.methods import load
 
     run = Path(target) if is_run(Path(target)) else None
+    size = None
     if run is None:
         real = load_stated(real_spec, progress, facts, None)
         synthetic = load_stated(target, progress, facts, real.schema)
     else:
         synthesizer = load(run)
-        n = n or run_config(run)["data"].get("size") or DEFAULT_SAMPLE
+        size = run_config(run)["data"].get("size")  # none under add-remove, where it is private
+        n = n or size or DEFAULT_SAMPLE
         with progress.stage(f"Sampling {n:,} records", n) as stage:
             synthetic = synthesizer.sample(n, seed=seed)
             stage.advance(n)
@@ -203,9 +207,16 @@ def judge(
         None if train_spec is None else load_stated(train_spec, progress, facts, synthetic.schema)
     )
     result = evaluate(
-        synthetic, real, train=train, seed=seed, progress=progress, **(wanted or {})
+        synthetic,
+        real,
+        train=train,
+        size_is_public=size is not None,
+        seed=seed,
+        progress=progress,
+        **(wanted or {}),
     ).to_json()
     if run is not None:
+        published.check("metrics", result)
         write_json(run / "metrics.json", result)
     return result
 

@@ -1,6 +1,7 @@
 """One cell of a comparison (a fit, its samples, their metrics) and the processes that run many.
 
-A cell's result holds the guarantee, which is public, and metrics, which read real records and are not covered by ε.
+A cell's result holds the guarantee, which is public, and metrics, which read real records and are not covered by ε. How
+long it took ("seconds") and why it failed ("error") depend on private records: they are for the terminal, not for a file.
 """
 
 from __future__ import annotations
@@ -116,6 +117,7 @@ def run_cell(cell: Cell) -> dict[str, Any]:
             load(cell["test"], **cell["facts"]),
             metrics=cell["metrics"],
             train=train if reads_train else None,
+            size_is_public=relation.size_is_public,
             seed=cell["seed"],
         )
         metrics = found.to_json()["metrics"]

@@ -1,8 +1,10 @@
 """`compare`: run the cells that a folder does not hold yet, and write the comparison.
 
 Finished cells are kept in `cells/`, filed by a hash of everything that decides their numbers, so that an interrupted
-comparison goes on where it stopped and a changed setting makes new cells. The hash holds when a private file was last
-changed, never what is in it.
+comparison goes on where it stopped and a changed setting makes new cells. The hash is published with the cell: of a private
+file it holds neither what is in it nor when it last changed, but a digest of that time that only the local cache can repeat.
+Times and errors of cells go to the terminal; files hold what `sfumato.published` lists, and of a cell that failed only that
+it is missing.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+from sfumato import published
 from sfumato._version import __version__
 from sfumato.comparison.cells import Cell, cores, run_cells
 from sfumato.comparison.config import Config, read_config
@@ -62,14 +65,18 @@ def compare(
     done = {key: found for key in cells if (found := _kept(out / "cells" / f"{key}.json"))}
     kept = len(done)
     failed: dict[str, dict[str, Any]] = {}
+    seconds: dict[str, dict[str, float]] = {}
 
     def finished(key: str, result: dict[str, Any]) -> None:
-        stage.advance()
         if "error" in result:
             failed[key] = result
-        else:
-            done[key] = {"format": FORMAT, "sfumato": __version__, "cell": cells[key], **result}
-            write_json(out / "cells" / f"{key}.json", done[key])
+            stage.advance()
+            return
+        seconds[key] = result.pop("seconds")
+        stage.advance(1, **{"seconds to fit": seconds[key]["fit"]})
+        done[key] = {"format": FORMAT, "sfumato": __version__, "cell": cells[key], **result}
+        published.check("cell", done[key])
+        write_json(out / "cells" / f"{key}.json", done[key])
 
     if kept:
         progress.note(f"{kept} of {len(cells)} cells were there already and are kept.")
@@ -89,6 +96,7 @@ def compare(
             if key in failed
         ],
         notes=[warning] if warning else [],
+        seconds=seconds,
         kept=kept,
         folder=out,
     )
@@ -166,20 +174,24 @@ def _grid(config: Config, metrics: Sequence[str]) -> list[tuple[str, str, Cell]]
     return grid
 
 
-def _changed(spec: str) -> list[str | int]:
-    """Where a path leads and when it last changed; a named set is fixed by its name."""
+def _changed(spec: str) -> list[str]:
+    """Where a path leads and a keyed digest of when it last changed; a named set is fixed by its name."""
     from sfumato.data import find_named
+    from sfumato.privacy import keyed_digest
 
     if find_named(spec) is not None:
         return []
     path = Path(spec).resolve()
     parts = [path, *(path.rglob("*") if path.is_dir() else path.parent.glob(f"{path.stem}*"))]
-    return [str(path), max(part.stat().st_mtime_ns for part in parts)]
+    last = max(part.stat().st_mtime_ns for part in parts)
+    return [str(path), keyed_digest(f"{path} {last}".encode())]
 
 
 def _kept(path: Path) -> Cell | None:
     try:
         found = read_json(path) if path.exists() else None
-        return found if found and found["format"] == FORMAT and found["metrics"] else None
+        if not found or found["format"] != FORMAT or not found["metrics"]:
+            return None
+        return published.only("cell", found)
     except (CorruptArtifact, KeyError, TypeError):
         return None  # damaged from outside: made again

@@ -8,17 +8,18 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+from sfumato import published
 from sfumato._version import __version__
 from sfumato.comparison.outcome import (
     COLUMNS,
-    NOT_COVERED,
     Outcome,
     Row,
-    failure_sentence,
+    missing_sentence,
     remarks,
     table,
 )
 from sfumato.evaluation.titles import family_of, title_of
+from sfumato.published import BADGE
 from sfumato.report.pictures import Mark, Point, epsilon_plot
 from sfumato.report.templates import render
 from sfumato.storage import atomic_path, write_json, write_text
@@ -28,10 +29,12 @@ _MOST_PANELS = 6
 
 def write_comparison(outcome: Outcome) -> None:
     out, config = outcome.folder, outcome.config
-    write_json(out / "comparison.json", outcome.to_json())
+    facts = outcome.to_json()
+    published.check("comparison", facts)
+    write_json(out / "comparison.json", facts)
     keys = ("metric", "epsilon", "relation", "method", "mean", "low", "high", "seeds", "published")
     text = io.StringIO()
-    writer = csv.DictWriter(text, [*keys, "delta", "source"], lineterminator="\n")
+    writer = csv.DictWriter(text, [*keys, "delta", "source", "badge"], lineterminator="\n")
     writer.writeheader()
     writer.writerows({"delta": None if r["published"] else config.delta, **r} for r in outcome.rows)
     write_text(out / "comparison.csv", text.getvalue())
@@ -40,7 +43,6 @@ def write_comparison(outcome: Outcome) -> None:
     lines += [f"- {_markdown(remark)}" for remark in remarks(outcome)]
     lines += ["", _line(COLUMNS), _line(["---"] * len(COLUMNS)), *map(_line, table(outcome.rows))]
     lines += ["", "![Privacy and utility](curve.png)"] if outcome.cells else []
-    lines += [f"\n**Failed**: {_markdown(failure_sentence(f))}" for f in outcome.failures]
     write_text(out / "comparison.md", "\n".join(lines) + "\n")
 
     if outcome.cells:
@@ -50,8 +52,8 @@ def write_comparison(outcome: Outcome) -> None:
         "config": config,
         "panels": _panels(outcome.rows) if outcome.cells else [],
         "remarks": remarks(outcome),
-        "failures": [failure_sentence(f) for f in outcome.failures],
-        "badge": NOT_COVERED,
+        "missing": missing_sentence(outcome),
+        "badge": BADGE,
         "version": __version__,
     }
     write_text(
@@ -90,6 +92,7 @@ def _panels(rows: Sequence[Row]) -> list[dict[str, Any]]:
                 "name": metric,
                 "title": f"{family.title}: {title_of(metric)}",
                 "reading": family.reading,
+                "badge": next((row["badge"] for row in ours_first if row["badge"]), ""),
                 "sources": list(
                     dict.fromkeys(r["source"] for r in ours_first if not r["published"])
                 ),

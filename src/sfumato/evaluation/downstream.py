@@ -296,8 +296,11 @@ def _curve(size: int, comparison: Comparison, seed: int, step: Step) -> Measurem
 
 def _effective(comparison: Comparison, seed: int, step: Step) -> Measurement:
     """How many real training records teach a logistic regression as much as the whole synthetic set does."""
-    size = len(comparison.train[0])
-    sizes = sorted({min(s, size) for s in (30, *SIZES)} | {size})
+    size, ladder = len(comparison.train[0]), (30, *SIZES)
+    if comparison.tells_size("train"):
+        sizes = sorted({min(s, size) for s in ladder} | {size})
+    else:  # the answer may be the largest of them, so none is the number of records
+        sizes = [s for s in ladder if s <= size] or [ladder[0]]
     share = 1.0 / (len(sizes) + 1)
 
     def part(done: float) -> None:
@@ -323,7 +326,8 @@ def _effective(comparison: Comparison, seed: int, step: Step) -> Measurement:
 
     note = ""
     if reached.value >= rising[-1]:
-        note = "as good as the whole training set, so this is a lower bound"
+        whole = "the whole training set" if comparison.tells_size("train") else "the most looked at"
+        note = f"as good as {whole}, so this is a lower bound"
     elif reached.value <= rising[0]:
         note = f"worse than {sizes[0]} real records, so this is an upper bound"
     loud = "READS THE REAL TRAINING DATA: it measures them, so publish it only where that is acceptable"

@@ -197,8 +197,9 @@ def fid(comparison: Comparison, seed: int, step: Step) -> Measurement:
     notes = [comparison.drawn_note()]
     least, dim = min(len(synthetic), len(real)), synthetic.shape[1]
     if least <= dim:
+        rank = f": a covariance has rank at most {least - 1:,} of {dim:,}"
         notes.append(
-            f"fewer records than features: a covariance has rank at most {least - 1:,} of {dim:,}, so the "
+            f"fewer records than features{rank if comparison.tells_size('real') else ''}, so the "
             f"estimate is too high, by roughly {found.bias:.3g}; compare only at equal sample sizes"
         )
     elif found.bias > 0.01 * found.value:

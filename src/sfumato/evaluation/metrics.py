@@ -2,7 +2,8 @@
 
 A family of metrics is one file that registers its names; `evaluate` looks them up, checks that the two data sets can be
 compared, and times each. The synthetic set is safe to look at; the real set is not: a number made from real records is
-NOT COVERED by ε, and each metric says in its `source` which real records it read. Errors name public facts only.
+NOT COVERED by ε. It wears a badge that says so, and its `source` names the real records that it read, with their number
+only where that is public. Errors name public facts only.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from threadpoolctl import threadpool_limits
 from sfumato.data import Dataset, Schema
 from sfumato.errors import BadInput, SfumatoError
 from sfumato.progress import Progress, Stage
+from sfumato.published import BADGE
 from sfumato.storage import atomic_path, cache_folder
 
 Step = Callable[[float], None]
@@ -41,7 +43,11 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, kw_only=True)
 class Metric:
-    """One number about real data, with its 95 % interval (both ends equal the value where there is none)."""
+    """One number about real data, with its 95 % interval (both ends equal the value where there is none).
+
+    `badge` says that it is not covered by ε; it is empty for the few that read no real record. `seconds` is for the terminal:
+    how long something took depends on the records, so it is never written to a file.
+    """
 
     name: str
     value: float
@@ -50,6 +56,7 @@ class Metric:
     source: str
     seconds: float
     note: str = ""
+    badge: str = BADGE
 
     def to_json(self) -> dict[str, Any]:
         facts: dict[str, Any] = {
@@ -58,9 +65,9 @@ class Metric:
             "low": self.low,
             "high": self.high,
             "source": self.source,
-            "seconds": round(self.seconds, 3),
         }
-        return facts | ({"note": self.note} if self.note else {})
+        marks = {"badge": self.badge, "note": self.note}
+        return facts | {key: text for key, text in marks.items() if text}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,6 +93,7 @@ class Evaluation:
     def to_json(self) -> dict[str, Any]:
         """The content of metrics.json."""
         return {
+            "metrics_are": BADGE,
             "metrics": [metric.to_json() for metric in self.metrics],
             "synthetic": {"n": self.n, "seed": self.seed},
         }
@@ -125,7 +133,8 @@ class Comparison:
     """A synthetic and a real data set that have been checked to be of one kind, read once and kept in memory.
 
     Labels of all sets are codes of the real set's classes. `train`, the real records that the synthesizer was fitted to,
-    is there for the metrics that ask for it. `networks` replaces pretrained networks by other functions of pixels.
+    is there for the metrics that ask for it. `networks` replaces pretrained networks by other functions of pixels. Unless
+    `size_is_public`, the number of real records is told only of sets that are published under a name.
     What several metrics share (features, trained classifiers) is computed once, through `once`.
     """
 
@@ -139,6 +148,7 @@ class Comparison:
         *,
         train: Dataset | None = None,
         networks: Mapping[str, Features] | None = None,
+        size_is_public: bool = False,
         progress: Progress | None = None,
         threads: int = 1,
     ) -> None:
@@ -150,6 +160,7 @@ class Comparison:
         self._real = real
         self._train = train
         self._networks = dict(networks or {})
+        self._size_is_public = size_is_public
         self._progress = progress or Progress()
         self._threads = threads
         self._lock = threading.Lock()
@@ -195,15 +206,20 @@ class Comparison:
             _ = self.train
 
     def source(self, reads: Reads = "test") -> str:
-        test = f"real data {self._real.name} ({len(self._real):,} records)"
         if reads == "nothing":
             return f"synthetic data only; no record of {self._real.name} was read"
+        records = f"real data {self._described('real', self._real)}"
         if reads == "train" and self._train is not None:
-            return (
-                f"{test} and the REAL TRAINING data {self._train.name} ({len(self._train):,} "
-                "records); not covered by ε"
-            )
-        return f"{test}; not covered by ε"
+            records += f" and the REAL TRAINING data {self._described('train', self._train)}"
+        return f"{records}; not covered by ε"
+
+    def _described(self, role: Literal["real", "train"], data: Dataset) -> str:
+        return f"{data.name} ({len(data):,} records)" if self.tells_size(role) else data.name
+
+    def tells_size(self, role: Literal["real", "train"]) -> bool:
+        """Whether the number of records of that set may be written down, in whatever form."""
+        data = self._real if role == "real" else self._train
+        return self._size_is_public or (data is not None and data.published_as is not None)
 
     def once(self, key: Hashable, make: Callable[[], Result]) -> Result:
         """`make()`, computed by the first metric that asks for `key`; the others wait for it and share it."""
@@ -286,7 +302,9 @@ class Comparison:
         return cache_folder() / "features" / f"{stem}.safetensors"
 
     def drawn_note(self) -> str:
-        """A remark when not every record was looked at; empty otherwise."""
+        """A remark when not every record was looked at, or may not have been; empty otherwise."""
+        if not self.tells_size("real"):
+            return f"computed from at most {self.most_embedded:,} records of each set"
         sizes = (len(self._synthetic), len(self._real))
         if max(sizes) <= self.most_embedded:
             return ""
@@ -358,6 +376,7 @@ def evaluate(
     preset: str | None = None,
     train: Dataset | None = None,
     networks: Mapping[str, Features] | None = None,
+    size_is_public: bool = False,
     seed: int = 0,
     progress: Progress | None = None,
 ) -> Evaluation:
@@ -366,7 +385,9 @@ def evaluate(
     `metrics` are names from `list_metrics()`; the first part of a name ("accuracy") stands for its whole family.
     `preset` ("quick", "paper", "full") adds those of `preset_metrics`; with neither it is "quick". `train` is the set
     that the synthesizer WAS fitted to, read by the memorisation check only. `networks` replaces a pretrained network
-    ("fid-inception", "lpips-alexnet") by another function of pixels. `seed` fixes everything random.
+    ("fid-inception", "lpips-alexnet") by another function of pixels. `size_is_public` says that the numbers of real records
+    may be written down (never so under add-remove); without it they are told of named sets only. `seed` fixes everything
+    random.
     """
     if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**32:
         raise BadInput(f"The seed is {seed!r}; pass a whole number from 0 to 4294967295.")
@@ -377,7 +398,13 @@ def evaluate(
     progress = progress or Progress()
     threads = torch.get_num_threads()
     comparison = Comparison(
-        synthetic, real, train=train, networks=networks, progress=progress, threads=threads
+        synthetic,
+        real,
+        train=train,
+        networks=networks,
+        size_is_public=size_is_public,
+        progress=progress,
+        threads=threads,
     )
     comparison.read()
     cancelled = threading.Event()
@@ -403,6 +430,7 @@ def evaluate(
             source=comparison.source(info.reads),
             seconds=time.perf_counter() - start,
             note=found.note,
+            badge="" if info.reads == "nothing" else BADGE,
         )
 
     workers = max(1, min(len(chosen), threads))

@@ -1,8 +1,12 @@
-"""What a metric is called in plain words, and how its family is read. Public: it knows names, no data."""
+"""What a metric is called in plain words, how its family is read, and its badge. Public: it knows names, no data."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
+
+from sfumato.published import BADGE
 
 CLASSIFIERS = {
     "logreg": "logistic regression",
@@ -115,3 +119,11 @@ def title_of(name: str) -> str:
     if family in ("prdc", "prdc-pixels"):
         return member
     return CLASSIFIERS.get(member, name) if family in FAMILIES else name
+
+
+def badge_of(metric: Mapping[str, Any]) -> str:
+    """What stands beside a metric's number wherever that is shown; empty where no real record was read.
+
+    Files of earlier versions have no badge; what does not say that it read synthetic data only gets one.
+    """
+    return "" if str(metric["source"]).startswith("synthetic data only") else BADGE

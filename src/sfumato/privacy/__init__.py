@@ -14,7 +14,7 @@ from sfumato.privacy.budget import Budget, Neighbours
 from sfumato.privacy.gradients import GradientSum, enforced_gradient_bound, records
 from sfumato.privacy.groups import GroupSum, ShardStates, ShardSum, enforced_group_bound
 from sfumato.privacy.ledger import Ledger
-from sfumato.privacy.overlap import refuse_overlap, refuse_trained_on, remember
+from sfumato.privacy.overlap import keyed_digest, refuse_overlap, refuse_trained_on, remember
 from sfumato.privacy.release import Release
 from sfumato.privacy.statement import PrivacyStatement
 from sfumato.privacy.store import RunStore
@@ -48,6 +48,7 @@ __all__ = [
     "enforced_gradient_bound",
     "enforced_group_bound",
     "epsilon_of",
+    "keyed_digest",
     "records",
     "refuse_overlap",
     "refuse_trained_on",

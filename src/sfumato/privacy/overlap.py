@@ -70,6 +70,11 @@ def remember(artifact: Path, public: Dataset) -> None:
     _write(_place(artifact), _all_digests(public, _secret()).tobytes())
 
 
+def keyed_digest(content: bytes) -> str:
+    """Under the secret of the local cache: the same for the same content, and of no use to anyone without that cache."""
+    return hashlib.blake2b(content, key=_secret(), digest_size=_SIZE).hexdigest()
+
+
 # -- digests ------------------------------------------------------------------------------------------------------
 
 
@@ -146,8 +151,7 @@ def _secret() -> bytes:
 
 def _place(artifact: Path) -> Path:
     """Where the record of a file lies: under a keyed digest of its content, so that a renamed copy is known too."""
-    named = hashlib.blake2b(sha256_of(artifact).encode(), key=_secret(), digest_size=_SIZE)
-    return _folder() / named.hexdigest()
+    return _folder() / keyed_digest(sha256_of(artifact).encode())
 
 
 def _record_of(artifact: Path | str) -> Digests | None:

@@ -1,8 +1,9 @@
 """`write_report`: a run folder becomes one self-contained page, its Markdown twin and a JSON for scripts.
 
 The page needs no script and no network (its own content policy forbids both), and every word from a file is escaped. What
-it shows is public by the run's guarantee, except the metrics, which wear a badge that says so, and real images, which it
-shows only when asked to and under a warning.
+it shows is public by the run's guarantee, except the metrics, which wear a badge that says so wherever one stands, and real
+images, which it shows only when asked to and under a warning. It tells no time: how long something took, and so when the page
+was written, depends on the private records.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -21,12 +21,15 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
+from sfumato import published
+from sfumato._version import __version__
 from sfumato.data import Dataset, Schema
 from sfumato.errors import BadInput
 from sfumato.evaluation import default_metrics
-from sfumato.evaluation.titles import family_of, title_of
+from sfumato.evaluation.titles import badge_of, family_of, title_of
 from sfumato.methods import MethodInfo, list_methods, load
 from sfumato.networks import list_networks
+from sfumato.published import BADGE
 from sfumato.report.folder import RunFacts, read_run
 from sfumato.report.pictures import Plot, Point, SampleRow, curve, epsilon_plot, sample_rows
 from sfumato.report.templates import render
@@ -42,6 +45,10 @@ _RELATIONS = {
     "add-remove": "one record is added or taken away; the number of records is private too",
     "replace-one": "one record is replaced by any other; the number of records is public",
 }
+# The name of the real data in a metric's source, with or without their number, alone or with the training data.
+_REAL = re.compile(
+    r"real data (.+?)(?: \([\d,]+ records\))?(?: and the REAL TRAINING data .+)?; not covered by ε"
+)
 _LIBRARIES = ("sfumato", "torch", "numpy", "scipy", "dp-accounting", "opendp")
 
 
@@ -84,7 +91,9 @@ def write_report(
         )
     content = _content(facts, samples, real, [Path(path) for path in beside])
     page = run / "report.html"
-    write_json(run / "report.json", _summary(content, facts, drawn))
+    summary = _summary(content, facts, drawn)
+    published.check("report", summary)
+    write_json(run / "report.json", summary)
     write_text(
         run / "report.md", render("report.md.jinja", content | {"code": _code}, escape=_markdown)
     )
@@ -133,7 +142,9 @@ def _content(
         "title": info.title if info else config["method"],
         "paper": info.paper if info else "",
         "alarm": _alarm(statement, info),
-        "verdict": _verdict(statement, metrics, _makes(facts)),
+        "verdict": _verdict(statement, _makes(facts)),
+        "best": _best(metrics) if statement.get("sound", True) else "",
+        "badge": BADGE,
         "makes": _makes(facts),
         "statement": statement,
         "epsilon": bound(epsilon),
@@ -174,7 +185,7 @@ def _content(
         "facts": _facts(facts),
         "settings": [(key, plain(value)) for key, value in config["settings"].items()],
         "versions": _versions(config),
-        "made": datetime.now(UTC).strftime("%Y-%m-%d"),
+        "version": __version__,
         "picture": "samples.png" if (facts.path / "samples.png").exists() else None,
     }
 
@@ -194,24 +205,30 @@ def _alarm(statement: dict[str, Any], info: MethodInfo | None) -> str:
     return ""
 
 
-def _verdict(statement: dict[str, Any], metrics: list[dict[str, Any]], makes: str) -> str:
+def _verdict(statement: dict[str, Any], makes: str) -> str:
     what = "These synthetic records are" if makes == "records" else f"This {makes} is"
     if not statement.get("sound", True):
         return (
             f"{what} not private: the paper's claim of ε = {bound(statement['claimed']['epsilon'])} does not hold, and what was "
             f"spent comes to ε = {bound(statement['epsilon'])} (δ = {power(statement['delta'])})."
         )
-    text = (
+    return (
         f"{what} (ε = {bound(statement['epsilon'])}, δ = {power(statement['delta'])})-"
-        f"differentially private for {statement['unit']} of the original data"
+        f"differentially private for {statement['unit']} of the original data."
     )
+
+
+def _best(metrics: list[dict[str, Any]]) -> str:
+    """The headline's second sentence, which is never shown without the badge; empty where no accuracy was measured."""
     scores = [m for m in metrics if m["name"].startswith("accuracy.") and m["percent"]]
     scores = [m for m in scores if m["name"] != "accuracy.mean12"]
     if not scores:
-        return text + "."
+        return ""
     best = max(scores, key=lambda m: m["share"])
     which = best["title"] + (f", the best of {len(scores)}" if len(scores) > 1 else "")
-    return f"{text}; a classifier trained on them alone gets {best['value']} of real records right ({which})."
+    return (
+        f"A classifier trained on them alone gets {best['value']} of real records right ({which})"
+    )
 
 
 def _metric(metric: dict[str, Any]) -> dict[str, Any]:
@@ -237,6 +254,7 @@ def _metric(metric: dict[str, Any]) -> dict[str, Any]:
         "low": 100 * low,
         "width": max(0.4, 100 * (high - low)),
         "source": metric["source"],
+        "badge": badge_of(metric),
         "note": str(metric.get("note", "")),
     }
 
@@ -254,6 +272,7 @@ def _families(metrics: list[dict[str, Any]]) -> list[dict[str, Any]]:
                 "title": title,
                 "reading": family_of(members[0]["name"]).reading,
                 "metrics": members,
+                "badge": next((metric["badge"] for metric in members if metric["badge"]), ""),
                 "source": max(sources, key=sources.count),
                 "accuracy": members[0]["name"].startswith("accuracy."),
             }
@@ -379,7 +398,7 @@ def _evaluate_command(facts: RunFacts) -> str:
     words = ["sfumato", "evaluate", _shown_path(facts.path)]
     if facts.metrics:
         sources = [metric["source"] for metric in facts.metrics["metrics"]]
-        found = re.match(r"real data (.+) \([\d,]+ records\)", sources[0] if sources else "")
+        found = _REAL.match(sources[0] if sources else "")
         real = found[1] if found else real
     for key, option in (("n", "-n"), ("seed", "--seed")):
         if key in _drawn(facts):
@@ -442,12 +461,14 @@ def _versions(config: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def _summary(content: dict[str, Any], facts: RunFacts, drawn: dict[str, Any]) -> dict[str, Any]:
+    best = f" {content['best']} – {BADGE}." if content["best"] else ""
     return {
         "format": 1,
-        "verdict": content["verdict"],
-        "config": facts.config,
-        "statement": facts.statement,
-        "metrics": (facts.metrics or {}).get("metrics"),
+        "verdict": content["verdict"] + best,
+        "config": published.only("config", facts.config),
+        "statement": published.only("statement", facts.statement),
+        "metrics_are": BADGE,
+        "metrics": facts.metrics and [_published(metric) for metric in facts.metrics["metrics"]],
         "training": {
             "steps": content["steps"],
             "first_loss": facts.losses[0][1] if facts.losses else None,
@@ -455,12 +476,18 @@ def _summary(content: dict[str, Any], facts: RunFacts, drawn: dict[str, Any]) ->
         },
         "samples": drawn,
         "real_records_shown": content["real"]["name"] if content["real"] else None,
-        "utility": [list(row) for row in content["utility"].rows] if content["utility"] else None,
+        "utility": content["utility"] and [[*row, BADGE] for row in content["utility"].rows],
         "public": [list(pair) for pair in content["public"]],
         "class_balance": {share.name: share.count for share in content["balance"]},
         "reproduce": content["commands"],
         "versions": dict(content["versions"]),
     }
+
+
+def _published(metric: dict[str, Any]) -> dict[str, Any]:
+    """A metric of metrics.json, which an earlier version may have written, with its badge and without what tells a time."""
+    badge = badge_of(metric)
+    return published.only("metric", metric) | ({"badge": badge} if badge else {})
 
 
 def _markdown(value: Any) -> Any:
