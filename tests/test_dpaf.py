@@ -478,6 +478,7 @@ def test_every_method_is_sound_by_default_and_states_what_it_did_before():
         "budget",
         "releases",
         "epsilon_under",
+        "epsilon_k",
         "not_covered",
         "paragraph",
     ]

@@ -69,7 +69,7 @@ BUDGET = Budget(epsilon=1.0, delta=1e-5)
 
 def test_a_refused_charge_reads_no_row():
     data = PrivateData(rows(), Ledger(BUDGET))
-    with pytest.raises(BudgetExceeded, match="no row was read"):
+    with pytest.raises(BudgetExceeded, match="nothing was released"):
         data.noisy_sum(Pixels(), 0.5, label="greedy")
     with pytest.raises(BudgetExceeded):
         data.poisson_steps(0.5, 1000, 0.5, bound=1.01, label="greedy steps")

@@ -196,6 +196,7 @@ class Dpaf(Gan):
                 rate=self.rate,
                 steps=self.first_steps,
                 dimension=phi.dim,
+                sampler="floating",
             )
             for name, phi in zip(_UNCOUNTED, maps, strict=True)
         }
@@ -282,4 +283,4 @@ def _sampled(
 ) -> Charge:
     """Steps that spend `share` of μ²: about steps · rate² ÷ multiplier², exactly so when the noise is large."""
     multiplier = noise_multiplier * rate * math.sqrt(steps / share)
-    return Charge(noise_multiplier=multiplier, rate=rate, steps=steps, **what)
+    return Charge(noise_multiplier=multiplier, rate=rate, steps=steps, sampler="floating", **what)

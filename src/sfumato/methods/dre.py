@@ -123,6 +123,7 @@ class Dre(LatentSynthesizer):
             rate=self.rate,
             steps=self.steps,
             dimension=(self._looks(schema) + 1) * self.width + (self.width + 1) * heads,
+            sampler="floating",
         )
         return with_counts(schema, steps)
 

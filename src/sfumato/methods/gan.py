@@ -107,6 +107,7 @@ class Gan(ImageSynthesizer):
             rate=self.rate,
             steps=self.steps,
             dimension=sum(p.numel() for p in self._critic(schema).parameters()),
+            sampler="floating",
         )
         return with_counts(schema, steps)
 

@@ -116,6 +116,7 @@ class GanMi(LatentSynthesizer):
             rate=self.rate,
             steps=self.steps,
             dimension=sum(p.numel() for p in critic.parameters()),
+            sampler="floating",
         )
         return with_counts(schema, steps)
 

@@ -109,6 +109,7 @@ class LinearMaps(PrivateMethod):
             rate=float(self.rate),
             steps=self._steps,
             dimension=phi.dim,
+            sampler="floating",
         )
 
     def _fit(self, data: PrivateData, noise_multiplier: float, workspace: Workspace) -> None:

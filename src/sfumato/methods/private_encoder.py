@@ -73,6 +73,7 @@ def private_charge(
         rate=rate,
         steps=steps,
         dimension=sum(p.numel() for p in extractor(schema).parameters()),
+        sampler="floating",
     )
 
 

@@ -11,6 +11,10 @@ the summands are functions of several records (`Summands`).
 - Rate < 1: dp-accounting's PLD with the pessimistic discretisation, so ε is an upper bound; the grid is chosen so that
   the slack stays below 0.05 % of ε. Trap: under replacement `PLDAccountant` doubles the sensitivity itself, while
   `RdpAccountant` does not; here the events handed to it are always in units of the bound.
+- Every plan is priced in bounded time. Where the grid would be too long it is made coarser, which errs on the safe side, and
+  the least of all upper bounds at hand counts: that one, the convolution of `privacy.losses`, Rényi's, and the price of the plan
+  with nothing sampled.
+- Several records of one person: `epsilon_of_k`. At the same δ they cost more than k times the ε of one.
 
 Everything here is public; no row is ever seen.
 """
@@ -23,23 +27,35 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from scipy.optimize import brentq
 from scipy.special import log_ndtr
 
 from sfumato.errors import BadInput
-from sfumato.privacy.budget import Budget, Neighbours
+from sfumato.privacy.budget import Budget, Neighbours, real, whole
+from sfumato.privacy.losses import Sampled, epsilon_bounds, extent, simple_upper_bound
 
 if TYPE_CHECKING:
     from dp_accounting import DpEvent
 
-# The coarsest and finest steps of the privacy loss grid: beyond them PLD is either too loose or too slow.
-_GRID_COARSEST, _GRID_FINEST = 4e-3, 2e-5
+# The finest grid of privacy losses: below it the second differences that PLD is made of drown in rounding.
+_GRID_FINEST = 1e-8
+# The longest arrays of losses that PLD is asked for: about half a second.
+_MOST_LOSSES = 120_000
+# Where PLD is not asked: its transforms round at 1e-15, it cuts tails at 1e-15, and it takes exp(loss).
+_LEAST_PLD_DELTA, _LARGEST_PLD_EPSILON = 1e-11, 600.0
+_MOST_PLD_CHARGES = 16
 
-# Sampled steps with less noise than this are priced as if unsampled: their losses of thousands fit no grid, and protect nobody.
-_LEAST_NOISE = 1e-2
+# Sampled steps with less noise than this are priced as if unsampled, as version 0.1.0 did: such losses protect nobody.
+LEAST_SAMPLED_NOISE = 1e-2
+
+# Budgets that noise is worked out for. Below, the noise drowns everything, sums of billions of records too; above, it protects
+# nobody: the odds may change by more than e to the millionth power.
+SMALLEST_EPSILON, LARGEST_EPSILON, SMALLEST_DELTA = 1e-6, 1e6, 1e-300
 
 # What one summand of a noisy sum is a function of; `privacy.groups` has the sums and the proofs.
 Summands = Literal["records", "groups", "shards"]
+
+# Which sampler of `privacy.noise` makes the noise: exact and discrete, or floating-point.
+Sampler = Literal["discrete", "floating"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +63,9 @@ class Charge:
     """One promised mechanism: `steps` noisy sums of contributions of norm ≤ `bound`, each over a Poisson sample of `rate`.
 
     Contributions are those of single `records`; of `groups` that a Poisson sample of records is divided into; or of fixed
-    `shards` of the data, of which each step takes a Poisson sample.
+    `shards` of the data, of which each step takes a Poisson sample. `sampler` says which noise is added, and the wall refuses
+    to answer with another. Left out, as in charges of version 0.1.0, it is discrete for one sum over all records and
+    floating-point for all else.
     """
 
     label: str
@@ -60,8 +78,15 @@ class Charge:
         2.0  # sensitivity under replacement ÷ bound; √2 where contributions are never negative
     )
     summands: Summands = "records"
+    sampler: Sampler | None = None  # never None once made
 
     def __post_init__(self) -> None:
+        named = f"Release {self.label!r}: the "
+        for name in ("bound", "noise_multiplier", "rate", "replace_ratio"):
+            what = named + name.replace("_", " ")
+            object.__setattr__(self, name, real(getattr(self, name), what))
+        object.__setattr__(self, "steps", whole(self.steps, named + "number of steps"))
+        object.__setattr__(self, "dimension", whole(self.dimension, named + "dimension"))
         if not (self.bound > 0 and math.isfinite(self.bound)):
             raise BadInput(
                 f"Release {self.label!r}: the bound must be positive and finite, not {self.bound}."
@@ -75,9 +100,9 @@ class Charge:
             raise BadInput(
                 f"Release {self.label!r}: the sampling rate must lie in (0, 1], not {self.rate}."
             )
-        if self.steps < 1:
+        if not 1 <= self.steps <= 10**12:
             raise BadInput(
-                f"Release {self.label!r}: there must be at least one step, not {self.steps}."
+                f"Release {self.label!r}: there must be at least one step and at most 10¹², not {self.steps}."
             )
         if not math.sqrt(2) - 1e-12 <= self.replace_ratio <= 2:
             raise BadInput(f"Release {self.label!r}: the replacement ratio must lie in [√2, 2].")
@@ -88,6 +113,18 @@ class Charge:
         if self.summands != "records" and self.replace_ratio != 2.0:
             raise BadInput(
                 f"Release {self.label!r}: a smaller replacement ratio than 2 is proved for sums over records only."
+            )
+
+        if self.sampler is None:
+            once = self.rate == 1.0 and self.steps == 1 and self.summands == "records"
+            object.__setattr__(self, "sampler", "discrete" if once else "floating")
+        if self.sampler not in get_args(Sampler):
+            raise BadInput(
+                f"Release {self.label!r}: noise is discrete or floating, not {self.sampler!r}."
+            )
+        if self.sampler == "discrete" and (self.rate < 1 or self.summands != "records"):
+            raise BadInput(
+                f"Release {self.label!r}: discrete noise is drawn for sums over all records only."
             )
 
     @property
@@ -144,6 +181,7 @@ class Charge:
             "dimension": self.dimension,
             "replace_ratio": self.replace_ratio,
             "summands": self.summands,
+            "sampler": self.sampler,
         }
 
 
@@ -160,25 +198,59 @@ def delta_of_gaussian(mu: float, epsilon: float) -> float:
 @lru_cache(maxsize=4096)
 def epsilon_of_gaussian(mu: float, delta: float) -> float:
     """ε at δ of a Gaussian mechanism with sensitivity ÷ noise std = μ, rounded up."""
+    # The loss is N(μ²/2, μ²), and exceeds this with probability at most δ.
+    high = mu * mu / 2 + mu * math.sqrt(-2 * math.log(delta))
+    if mu > 1e5 or not math.isfinite(high):
+        return high
+    if mu < 1e-2:
+        # Two tails this alike leave nine digits of their difference: keep away from the last.
+        delta *= 1 - 1e-7
     if delta_of_gaussian(mu, 0.0) <= delta:
         return 0.0
-    high = 1.0
-    while delta_of_gaussian(mu, high) > delta:
-        high *= 2
-    root = brentq(lambda e: delta_of_gaussian(mu, e) - delta, 0.0, high, xtol=1e-13, rtol=1e-13)
-    while delta_of_gaussian(mu, root) > delta:
-        root *= 1 + 1e-12
-    return float(root)
+    low = 0.0
+    while high - low > 1e-14 * high:
+        middle = (low + high) / 2
+        if not low < middle < high:
+            break
+        if delta_of_gaussian(mu, middle) > delta:
+            low = middle
+        else:
+            high = middle
+    return high
 
 
 def _gaussian_mu(plan: Iterable[Charge], neighbours: Neighbours) -> float:
-    return math.sqrt(
-        math.fsum(
-            c.steps * (c.sensitivity_ratio(neighbours) / c.noise_multiplier) ** 2
-            for c in plan
-            if c.rate == 1.0
-        )
+    ratios = (
+        (c.steps, c.sensitivity_ratio(neighbours) / c.noise_multiplier)
+        for c in plan
+        if c.rate == 1.0
     )
+    total = sum(steps * ratio * ratio for steps, ratio in ratios)
+    return math.sqrt(total)
+
+
+def _sampled(plan: Plan, neighbours: Neighbours, records: int = 1) -> tuple[Sampled, ...]:
+    """The Poisson-sampled charges as what `privacy.losses` prices, like ones together."""
+    steps: dict[tuple[float, float, bool], int] = {}
+    for c in plan:
+        if c.rate < 1.0:
+            # To a shard, every change of one of its records is a replacement.
+            replaced = c.summands == "shards" or neighbours is Neighbours.REPLACE_ONE
+            key = c.rate, 1 / c.event_multiplier, replaced
+            steps[key] = steps.get(key, 0) + c.steps
+    return tuple(
+        Sampled(rate=rate, shift=shift, steps=count, records=records, replaced=replaced)
+        for (rate, shift, replaced), count in steps.items()
+    )
+
+
+def _check_delta(delta: float) -> float:
+    delta = real(delta, "delta")
+    if not SMALLEST_DELTA <= delta < 1:
+        raise BadInput(
+            f"delta must lie between {SMALLEST_DELTA:g} and 1 to be accounted for, not {delta:g}."
+        )
+    return delta
 
 
 def epsilon_of(
@@ -188,19 +260,62 @@ def epsilon_of(
 
     `near` is about how large the answer will be, if that is known (a ledger near its budget): it saves finding out.
     """
+    delta = _check_delta(delta)
     if not plan:
         return 0.0
-    if any(c.rate < 1.0 and c.noise_multiplier < _LEAST_NOISE for c in plan):
+    if any(c.rate < 1.0 and c.noise_multiplier < LEAST_SAMPLED_NOISE for c in plan):
         # An upper bound: sampling only takes away from what a step gives away. A ratio below 2 is proved at rate 1 only.
         plan = tuple(c if c.rate == 1.0 else replace(c, rate=1.0, replace_ratio=2.0) for c in plan)
+    mu = _gaussian_mu(plan, neighbours)
     if all(c.rate == 1.0 for c in plan):
-        return epsilon_of_gaussian(_gaussian_mu(plan, neighbours), delta)
+        return epsilon_of_gaussian(mu, delta)
     if near is not None:
-        return _pld_epsilon(plan, delta, neighbours, _grid_for(plan, near))
-    rough = _pld_epsilon(plan, delta, neighbours, _GRID_COARSEST)
-    if rough == 0:
+        return _priced(plan, delta, neighbours, near)
+    found = simple_upper_bound(mu, _sampled(plan, neighbours), delta)
+    for _ in range(3):
+        # The grid follows the answer, which may be far below the first bound.
+        earlier = found
+        found = min(found, _priced(plan, delta, neighbours, found)) if found > 0 else 0.0
+        if found > earlier / 2:
+            break
+    return found
+
+
+def epsilon_of_k(plan: Plan, delta: float, neighbours: Neighbours, records: int) -> float:
+    """An upper bound on ε, at the same δ, for `records` records of one person that come, go or change together.
+
+    Proof: a sum over all records moves by at most `records` times as much, by the triangle inequality, so plain Gaussians have
+    `records` · μ. Of a Poisson sample each of the records is a part by its own coin; `privacy.losses` has the pair of laws
+    that is worst then, for records, groups and shards.
+    """
+    delta = _check_delta(delta)
+    if not plan:
         return 0.0
-    return min(rough, _pld_epsilon(plan, delta, neighbours, _grid_for(plan, rough)))
+    mu = records * _gaussian_mu(plan, neighbours)
+    if all(c.rate == 1.0 for c in plan):
+        return epsilon_of_gaussian(mu, delta)
+    return epsilon_bounds(mu, _sampled(plan, neighbours, records), delta)[1]
+
+
+@lru_cache(maxsize=1024)
+def _priced(plan: Plan, delta: float, neighbours: Neighbours, near: float) -> float:
+    """The least of the upper bounds that can be had in bounded time; PLD on the grid for `near`, where it can be had."""
+    mu, sampled = _gaussian_mu(plan, neighbours), _sampled(plan, neighbours)
+    simple = simple_upper_bound(mu, sampled, delta)
+    if simple == 0.0:
+        return 0.0
+    wanted = _grid_for(plan, near)
+    grid = max(wanted, extent(mu, sampled) / _MOST_LOSSES)
+    asked = (
+        delta >= _LEAST_PLD_DELTA
+        and simple <= _LARGEST_PLD_EPSILON
+        and len(sampled) <= _MOST_PLD_CHARGES
+        and math.isfinite(grid)
+    )
+    if not asked:
+        return epsilon_bounds(mu, sampled, delta)[1]
+    found = min(simple, _pld_epsilon(plan, delta, neighbours, grid))
+    return found if grid <= 4 * wanted else min(found, epsilon_bounds(mu, sampled, delta)[1])
 
 
 def _grid_for(plan: Plan, epsilon: float) -> float:
@@ -211,7 +326,7 @@ def _grid_for(plan: Plan, epsilon: float) -> float:
     """
     steps = sum(c.steps for c in plan if c.rate < 1.0)
     grid = min(math.sqrt(6e-4 * epsilon / ((0.4 + 0.8 / epsilon) * steps)), epsilon / 1000)
-    return min(_GRID_COARSEST, max(_GRID_FINEST, grid))
+    return max(_GRID_FINEST, grid)
 
 
 @lru_cache(maxsize=256)
@@ -226,19 +341,21 @@ def _pld_epsilon(plan: Plan, delta: float, neighbours: Neighbours, grid: float) 
         Neighbours.REPLACE_ONE: NeighboringRelation.REPLACE_ONE,
     }[neighbours]
     total = pld.identity(value_discretization_interval=grid)
+    steps: dict[tuple[float, float, bool], int] = {}
     for charge in plan:
         if charge.rate < 1.0:
-            total = total.compose(
-                pld.from_gaussian_mechanism(
-                    charge.event_multiplier,
-                    value_discretization_interval=grid,
-                    sampling_prob=charge.rate,
-                    # To a shard, every change of one of its records is a replacement.
-                    neighboring_relation=NeighboringRelation.REPLACE_ONE
-                    if charge.summands == "shards"
-                    else relation,
-                ).self_compose(charge.steps)
-            )
+            key = charge.event_multiplier, charge.rate, charge.summands == "shards"
+            steps[key] = steps.get(key, 0) + charge.steps
+    for (multiplier, rate, shards), count in steps.items():
+        total = total.compose(
+            pld.from_gaussian_mechanism(
+                multiplier,
+                value_discretization_interval=grid,
+                sampling_prob=rate,
+                # To a shard, every change of one of its records is a replacement.
+                neighboring_relation=NeighboringRelation.REPLACE_ONE if shards else relation,
+            ).self_compose(count)
+        )
     mu = _gaussian_mu(plan, neighbours)
     if mu > 0:
         # A plain Gaussian is the same under every relation once its sensitivity is folded into μ.
@@ -256,88 +373,72 @@ def calibrate(plan: Callable[[float], Plan], budget: Budget) -> float:
     """The least noise multiplier m for which `plan(m)` stays within the budget.
 
     Never on the unsafe side: the value returned has been evaluated and found within. For plain Gaussians it is optimal to
-    1e-10; with Poisson sampling to 0.1 %. `plan` must spend less as m grows.
+    1e-10; with Poisson sampling to 0.1 % for the budgets in use (ε from 0.01 to 100, δ from 1e-10 to 0.01), to about 1 % for
+    others. `plan` must spend less as m grows.
     """
+    if not SMALLEST_EPSILON <= budget.epsilon <= LARGEST_EPSILON:
+        raise BadInput(
+            f"Noise is worked out for epsilon from {SMALLEST_EPSILON:g} to {LARGEST_EPSILON:g}, not for "
+            f"{budget.epsilon:g}: with less nothing is left of the data, with more nothing is protected. "
+            "Values from 0.1 to 10 are usual."
+        )
+    _check_delta(budget.delta)
     first = plan(1.0)
     if not first:
         raise BadInput("The plan releases nothing, so there is nothing to calibrate.")
-    target = math.log(budget.epsilon)
+    delta, neighbours, target = budget.delta, budget.neighbours, budget.epsilon
     if all(c.rate == 1.0 for c in first):
-        return _least(
-            lambda m: epsilon_of(plan(m), budget.delta, budget.neighbours),
-            budget.epsilon,
-            1.0,
-            1e-10,
+        return _least(lambda m: epsilon_of(plan(m), delta, neighbours), target, 1.0, 1e-10)
+
+    def simple(m: float) -> float:
+        known = plan(m)
+        return simple_upper_bound(
+            _gaussian_mu(known, neighbours), _sampled(known, neighbours), delta
         )
-    fine = _grid_for(first, budget.epsilon)
-    coarse = 6 * fine
 
-    def cost(multiplier: float, grid: float) -> float:
-        return _pld_epsilon(plan(multiplier), budget.delta, budget.neighbours, grid)
+    def excess(m: float) -> float:
+        """ln of ε ÷ the budget's, within what a search can use."""
+        cost = epsilon_of(plan(m), delta, neighbours, near=target)
+        return max(math.log(cost / target), -3.0) if cost > 0 else -3.0
 
-    # The pessimism of the grid falls as its square, so two coarse looks foretell what the fine grid will say.
-    multiplier = _least(
-        lambda m: cost(m, 2 * coarse), budget.epsilon, _clt_guess(plan, budget), 0.02
-    )
-    at_coarse = cost(multiplier, coarse)
-    excess = max(0.0, (cost(multiplier, 2 * coarse) - at_coarse) / 3) * (1 - 1 / 36)
-
-    def foretold(m: float) -> float:
-        return max(cost(m, coarse) - excess, 1e-9)
-
-    low, at_low = multiplier, math.log(foretold(multiplier))
-    high = multiplier * math.exp(at_low - target) * (1.0 if abs(at_low - target) > 1e-3 else 1.002)
-    slope = -1.0
-    for _ in range(3):
-        at_high = math.log(foretold(high))
-        slope = min(-0.2, (at_high - at_low) / math.log(high / low))
-        low, at_low = high, at_high
-        if abs(at_high - target) < 1e-4:
+    # A bound that needs no PLD gives the side that fits; the root lies not far below.
+    fits, at_fits = (m := _least(simple, target, 1.0, 0.01)), excess(m)
+    while at_fits > 0:  # rounding only: what is returned has been seen to fit
+        fits *= 1.02
+        at_fits = excess(fits)
+    # Where nobody sets a budget, a hundredth is near enough; the search takes its time in use only.
+    hair = 3e-4 if 1e-2 <= target <= 1e2 and delta <= 1e-2 else 1e-2
+    slope, breaks = 1.0, 0.0
+    for _ in range(12):
+        if at_fits >= -hair * slope or (breaks and fits / breaks <= 1 + hair):
             break
-        high = high * math.exp((target - at_high) / slope)
-    # Aim a hair inside and look with the fine grid; what is returned has been seen to fit.
-    steep, multiplier, fits = abs(slope), high, None
-    for _ in range(4):
-        multiplier *= 1 + 1e-4
-        inside = target - math.log(cost(multiplier, fine))
-        if inside >= 0:
-            fits = multiplier
-            if inside <= 3e-4 * steep:
-                break
-        multiplier *= math.exp(-inside / steep)
-    while fits is None:
-        multiplier *= 1 + 5e-4
-        fits = multiplier if cost(multiplier, fine) <= budget.epsilon else None
-    # Below this much noise sampled steps are priced as if unsampled, far above such a budget: rather a little more noise.
-    least = min(c.noise_multiplier for c in plan(fits) if c.rate < 1.0)
-    return fits * max(1.0, _LEAST_NOISE * (1 + 1e-9) / least)
-
-
-def _clt_guess(plan: Callable[[float], Plan], budget: Budget) -> float:
-    """A starting point: Poisson-sampled Gaussians as one Gaussian with μ² = Σ steps · rate² · (e^(1/m²) − 1) (Bu et al. 2020)."""
-
-    def cost(multiplier: float) -> float:
-        mu2 = 0.0
-        for c in plan(multiplier):
-            shift = (c.sensitivity_ratio(budget.neighbours) / c.noise_multiplier) ** 2
-            mu2 += c.steps * (shift if c.rate == 1.0 else c.rate**2 * math.expm1(min(shift, 50.0)))
-        return epsilon_of_gaussian(math.sqrt(mu2), budget.delta)
-
-    return _least(cost, budget.epsilon, 1.0, 1e-3)
+        # Aim a hair inside, along the line through the two ends; never beyond them.
+        step = -at_fits / slope - hair / 3
+        guess = fits * math.exp(-min(step, 1.0))
+        if breaks and not breaks < guess < fits:
+            guess = math.sqrt(breaks * fits)
+        at_guess = excess(guess)
+        if guess != fits and at_guess > -3.0:
+            slope = min(30.0, max(0.2, (at_guess - at_fits) / math.log(fits / guess)))
+        if at_guess <= 0:
+            fits, at_fits = guess, at_guess
+        else:
+            breaks = guess
+    return fits
 
 
 def _least(cost: Callable[[float], float], epsilon: float, start: float, tolerance: float) -> float:
     """The least argument with cost ≤ ε, from above, to a relative `tolerance`: bracket from `start`, then halve."""
-    high, stride = start, 1.0 + max(0.1, min(1.0, 8 * tolerance))
+    high = start
     while cost(high) > epsilon:
-        high *= stride
-        if high > 1e9:
+        high *= 2
+        if high > 1e12:
             raise BadInput(
                 f"No amount of noise reaches epsilon = {epsilon:g}; ask for a larger epsilon or delta."
             )
-    low = high / stride
+    low = high / 2
     while cost(low) <= epsilon:
-        high, low = low, low / stride
+        high, low = low, low / 2
         if low < 1e-6:
             return high
     while high / low > 1 + tolerance:

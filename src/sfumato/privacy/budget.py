@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from enum import Enum
+from numbers import Integral, Real
 
 from sfumato.errors import BadInput
 
@@ -50,6 +51,27 @@ class Neighbours(Enum):
             ) from None
 
 
+def real(value: object, what: str) -> float:
+    """`value` as a float, if it is a real number (NumPy's count, truth values and text do not)."""
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise BadInput(f"{_sentence(what)} must be a number, not {type(value).__name__}.")
+    try:
+        return float(value)
+    except OverflowError:
+        raise BadInput(f"{_sentence(what)} is too large for a number of 64 bits.") from None
+
+
+def whole(value: object, what: str) -> int:
+    """`value` as an int, if it is a whole number."""
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        raise BadInput(f"{_sentence(what)} must be a whole number, not {type(value).__name__}.")
+    return int(value)
+
+
+def _sentence(what: str) -> str:
+    return what if what.startswith(("epsilon", "delta")) else what[0].upper() + what[1:]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Budget:
     """The most that may be spent: (ε, δ)-differential privacy under `neighbours`. No value has a default but the relation."""
@@ -61,12 +83,7 @@ class Budget:
     def __post_init__(self) -> None:
         object.__setattr__(self, "neighbours", Neighbours.parse(self.neighbours))
         for name in ("epsilon", "delta"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int | float):
-                raise BadInput(
-                    f"{name} must be a number, not {type(value).__name__}; give for example {name}=1e-5."
-                )
-            object.__setattr__(self, name, float(value))
+            object.__setattr__(self, name, real(getattr(self, name), name))
         if not (self.epsilon > 0 and math.isfinite(self.epsilon)):
             raise BadInput(
                 f"epsilon must be a positive finite number, not {self.epsilon}; 1 is a common choice."

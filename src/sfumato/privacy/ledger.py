@@ -1,4 +1,8 @@
-"""The book of what was spent. A charge is written before a row is read, and refused if it would exceed the budget."""
+"""The book of what was spent. A charge is written before its answer is computed, and refused if it would exceed the budget.
+
+Refused means: nothing was summed, no noise was drawn, nothing was released. Of reading no more is promised: a table of text
+is read, to be counted, when it is opened. What was read then stays in this machine's memory.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +36,7 @@ class Ledger:
             if cost > self.budget.epsilon * _ROUNDING:
                 raise BudgetExceeded(
                     f"Release {charge.label!r} would bring the total to epsilon = {cost:.4g} and the budget is "
-                    f"{self.budget.epsilon:.4g}; no row was read. Use more noise or a larger budget."
+                    f"{self.budget.epsilon:.4g}; nothing was released. Use more noise or a larger budget."
                 )
             self._charges.append(charge)
 
@@ -42,6 +46,9 @@ class Ledger:
 
     def _cost(self, charges: Plan) -> float:
         # Near the budget's ε, on the very grid that `calibrate` used: what it found to fit is found to fit again.
-        return epsilon_of(
-            charges, self.budget.delta, self.budget.neighbours, near=self.budget.epsilon
-        )
+        delta, neighbours, most = self.budget.delta, self.budget.neighbours, self.budget.epsilon
+        cost = epsilon_of(charges, delta, neighbours, near=most)
+        if cost <= most * _ROUNDING:
+            return cost
+        # Every route gives an upper bound, so the least of them holds: a coarser grid must not refuse what fits.
+        return min(cost, epsilon_of(charges, delta, neighbours))

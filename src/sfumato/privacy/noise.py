@@ -3,9 +3,9 @@
 - `discrete_gaussian`: OpenDP's exact discrete Gaussian on the integers, with OS entropy and exact rational arithmetic: no
   floating-point gap an attacker could use (Mironov 2012). The default for everything released once. About 40,000
   draws a second and core; chunks run in parallel threads, since the library works outside Python's lock.
-- `fast_gaussian`: double-precision normals from a generator keyed with 256 bits of OS entropy, for the thousands of
-  DP-SGD steps. Its limit: values are floating-point, so an observer of exact low-order bits could in theory tell
-  sums apart; the generator (Philox) is a good one but not a cryptographic one.
+- `FastGaussian`: double-precision normals from a generator (Philox) whose key, all 128 bits of it, is OS entropy, for the
+  thousands of DP-SGD steps. Its limit: values are floating-point, so an observer of exact low-order bits could in theory tell
+  sums apart; the generator is a good one but not a cryptographic one, and 128 bits is what there is to guess.
 - `poisson_mask`: every record joins a sample on its own coin of 64 bits of OS entropy.
 - `random_parts`: every record is put into one of several parts, on its own, by OS entropy as well.
 
@@ -66,9 +66,9 @@ class FastGaussian:
     """Normals from a generator keyed once with OS entropy; see the module's limits."""
 
     def __init__(self) -> None:
-        self._generator = np.random.Generator(
-            np.random.Philox(np.random.SeedSequence(int.from_bytes(os.urandom(32), "little")))
-        )
+        # Philox-4x64 has a key of two words; handed over as they are, none of their bits is lost in mixing.
+        key = np.frombuffer(os.urandom(16), dtype=np.uint64)
+        self._generator = np.random.Generator(np.random.Philox(key=key))
 
     def __call__(self, shape: tuple[int, ...], std: float) -> NDArray[np.float64]:
         return self._generator.standard_normal(shape) * std

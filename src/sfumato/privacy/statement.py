@@ -6,10 +6,12 @@ Written for two readers: a script (`to_json`) and a person who has to sign it (`
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
 from typing import Any
 
-from sfumato.privacy.accounting import Plan, epsilon_of
+from sfumato.errors import BadInput
+from sfumato.privacy.accounting import Charge, Plan, epsilon_of, epsilon_of_k
 from sfumato.privacy.budget import Budget, Neighbours
 from sfumato.privacy.ledger import Ledger
 
@@ -21,13 +23,23 @@ _NOT_COVERED = (
     "covered by ε; publish them only if that is acceptable.",
     "Choices made by looking at the private data outside this run (settings tried, runs repeated, records picked) cost "
     "privacy that this statement does not count; several runs on the same data add up.",
-    "The unit is one record: a person with k records has at most k times the ε (group privacy).",
     "Running times, memory use and other side channels of the machine are not covered.",
 )
 _UNSOUND = (
     "This run keeps no promise: it follows a paper that leaves some of what it reads out of its account, so the ε that the paper "
     "claims does not hold."
 )
+# For how many records of one person ε is told.
+_SEVERAL = {2: "two", 5: "five", 10: "ten"}
+_TOGETHER = {
+    Neighbours.ADD_REMOVE: "added or taken away together",
+    Neighbours.ZERO_OUT: "left out together",
+    Neighbours.REPLACE_ONE: "replaced together",
+}
+_NOISE = {
+    "discrete": "exact discrete Gaussian (OpenDP)",
+    "floating": "floating-point Gaussian seeded from OS entropy",
+}
 _SIZE_IS_PUBLIC = "The number of records is taken as public knowledge."
 
 
@@ -66,12 +78,34 @@ class PrivacyStatement:
             for r in relations
         }
 
+    def epsilon_k(self) -> dict[str, float]:
+        """ε at the same δ for two, five and ten records of one person, under the budget's relation; upper bounds that never fall.
+
+        **Guarantee**: all records of a person with k of them, added, left out or replaced together (as the relation has it), are
+        protected with the ε told for k (`epsilon_of_k` has the proof). That is more than k times the ε of one.
+        """
+        found, least = {}, self.epsilon
+        for count in _SEVERAL:
+            least = max(
+                least, epsilon_of_k(self.charges, self.budget.delta, self.budget.neighbours, count)
+            )
+            found[str(count)] = least
+        return found
+
+    def _several(self) -> str:
+        told = ", ".join(
+            f"ε = {_upwards(value)} for {_SEVERAL[int(count)]}"
+            for count, value in self.epsilon_k().items()
+        )
+        return f"{told}, {_TOGETHER[self.budget.neighbours]}, at the same δ"
+
     @property
     def not_covered(self) -> tuple[str, ...]:
         return (
             *(() if self.sound else (_UNSOUND,)),
             *((_SIZE_IS_PUBLIC,) if self.budget.neighbours.size_is_public else ()),
             *_NOT_COVERED,
+            f"The unit is one record. A person with several records is protected less: {self._several()} (group privacy).",
         )
 
     def claim(self) -> dict[str, Any] | None:
@@ -124,7 +158,8 @@ class PrivacyStatement:
             "the odds of it change by a factor of at most e^ε when that record is changed so, except with probability δ. "
             f"The private records were read for {count} noisy sum{'' if count == 1 else 's'} ({names}) and for nothing else; "
             "all that follows, what was learnt and whatever is made with it, is computed from those sums and costs nothing more. "
-            f"Read under other relations at the same δ, the same run has {others}."
+            f"Read under other relations at the same δ, the same run has {others}. "
+            f"For several records of one person it has {self._several()}."
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -147,14 +182,14 @@ class PrivacyStatement:
                     "dimension": c.dimension,
                     "replace_ratio": c.replace_ratio,
                     "summands": c.summands,
-                    "noise": "exact discrete Gaussian (OpenDP)"
-                    if c.rate == 1.0 and c.steps == 1
-                    else "floating-point Gaussian seeded from OS entropy",
+                    "sampler": c.sampler,
+                    "noise": _NOISE[str(c.sampler)],
                     "event": c.describe_event(),
                 }
                 for c in self.charges
             ],
             "epsilon_under": self.epsilon_under(),
+            "epsilon_k": self.epsilon_k(),
             "not_covered": list(self.not_covered),
             "paragraph": self.paragraph(),
             # Of sound runs nothing is added, so that their statements stay as they were.
@@ -162,10 +197,36 @@ class PrivacyStatement:
         }
 
 
+def told_epsilon_k(statement: Mapping[str, Any]) -> dict[str, float] | None:
+    """`epsilon_k` of a statement as it was saved; worked out from its releases where it is of version 0.1.0, which had none.
+
+    None where the statement does not say enough.
+    """
+    try:
+        if "epsilon_k" in statement:
+            return {str(count): float(value) for count, value in statement["epsilon_k"].items()}
+        charges = tuple(
+            Charge(**{name: release[name] for name in _CHARGED if name in release})
+            for release in statement["releases"]
+        )
+        budget = Budget(
+            epsilon=statement["epsilon"],
+            delta=statement["delta"],
+            neighbours=statement["neighbours"],
+        )
+        known = PrivacyStatement(budget=budget, epsilon=budget.epsilon, charges=charges)
+        return known.epsilon_k()
+    except (AttributeError, KeyError, TypeError, ValueError, BadInput):
+        return None
+
+
+_CHARGED = tuple(field.name for field in fields(Charge))
+
+
 def _upwards(epsilon: float) -> str:
     """ε to four digits, rounded up: a bound must not be told smaller than it is."""
-    if epsilon == 0:
-        return "0"
+    if epsilon == 0 or not math.isfinite(epsilon):
+        return f"{epsilon:g}"
     # The hair taken off first keeps 1 from becoming 1.001 for the sake of the last bit.
     digits = 3 - math.floor(math.log10(epsilon))
     return f"{math.ceil(epsilon * (1 - 1e-9) * 10**digits) / 10**digits:.4g}"

@@ -19,7 +19,7 @@ from sfumato.data import Batch, Dataset, Schema
 from sfumato.engines import Engine, LocalEngine
 from sfumato.errors import BadInput, PlanMismatch
 from sfumato.privacy import noise
-from sfumato.privacy.accounting import Charge, Summands
+from sfumato.privacy.accounting import Charge, Sampler, Summands
 from sfumato.privacy.bounding import FeatureMap, OuterMap, RecordMap, enforced_bound, summand_of
 from sfumato.privacy.gradients import GradientSum
 from sfumato.privacy.groups import GroupSum, ShardStates, ShardSum
@@ -86,6 +86,7 @@ class PrivateData:
         though the ledger still lists its charge. A new one is in the store, for good, before it is returned.
         """
         charge = self.__store.settled(charge_of(phi, noise_multiplier, label=label))
+        _check_sampler(charge, "discrete")
         if any(earlier.label == label for earlier in self.__ledger.charges):
             raise PlanMismatch(
                 f"Two releases are both called {label!r}; every release needs a label of its own."
@@ -139,8 +140,10 @@ class PrivateData:
             steps=steps,
             dimension=dimension,
             summands=summands,
+            sampler="floating",
         )
         charge = self.__store.settled(charge)
+        _check_sampler(charge, "floating")
         self.__ledger.charge(charge)
         return PaidSteps(charge, self.__sampled_sum, self.__store.steps(charge), start)
 
@@ -304,6 +307,7 @@ class Step:
                 f"Step {self.index} of {self._charge.label!r} was paid for as a sum over {self._charge.summands}, not over "
                 f"{summands}, which one record moves otherwise."
             )
+        _check_sampler(self._charge, "floating")
         answer, self._answer = self._answer, None
         return answer(self.index, phi)
 
@@ -327,4 +331,14 @@ def charge_of(phi: RecordMap, noise_multiplier: float, *, label: str) -> Charge:
         noise_multiplier=noise_multiplier,
         dimension=phi.segments * phi.dim,
         replace_ratio=ratio.__get__(phi),
+        sampler="discrete",
     )
+
+
+def _check_sampler(charge: Charge, used: Sampler) -> None:
+    """The sampler is part of the charge: what was promised discrete is not answered with floating-point noise."""
+    if charge.sampler != used:
+        raise PlanMismatch(
+            f"Release {charge.label!r} was paid for with {charge.sampler} noise and would be answered with {used} noise; "
+            "charge what is drawn."
+        )

@@ -29,12 +29,22 @@ from sfumato.evaluation import default_metrics
 from sfumato.evaluation.titles import badge_of, family_of, title_of
 from sfumato.methods import MethodInfo, list_methods, load
 from sfumato.networks import list_networks
+from sfumato.privacy.statement import told_epsilon_k
 from sfumato.published import BADGE
 from sfumato.report.folder import RunFacts, read_run
 from sfumato.report.pictures import Plot, Point, SampleRow, curve, epsilon_plot, sample_rows
 from sfumato.report.templates import render
 from sfumato.report.utility import utility
-from sfumato.report.wording import bound, factor, guess, guess_share, number, plain, power
+from sfumato.report.wording import (
+    bound,
+    corrected,
+    factor,
+    guess,
+    guess_share,
+    number,
+    plain,
+    power,
+)
 from sfumato.storage import write_json, write_text
 
 _SEED = 0
@@ -164,6 +174,11 @@ def _content(
             )
             for name, value in statement["epsilon_under"].items()
         ],
+        "several": [
+            (count, bound(value), guess(value, delta))
+            for count, value in (told_epsilon_k(statement) or {}).items()
+        ],
+        "not_covered": [corrected(line) for line in statement["not_covered"]],
         "releases": [_release(release) for release in statement["releases"]],
         "rows": rows,
         "real": _real(real, rows) if real is not None else None,

@@ -9,6 +9,8 @@ from typing import Any
 def number(value: float) -> str:
     """Four digits, without a needless exponent."""
     value = float(value)
+    if not math.isfinite(value):
+        return f"{value:g}"
     if value and (abs(value) < 1e-3 or abs(value) >= 1e6):
         return power(value)
     return f"{value:,.4g}" if abs(value) < 1e4 else f"{value:,.0f}"
@@ -17,7 +19,7 @@ def number(value: float) -> str:
 def bound(value: float, digits: int = 4) -> str:
     """Like `number`, but rounded up."""
     value = float(value)
-    if value <= 0:
+    if value <= 0 or not math.isfinite(value):
         return number(value)
     unit = 10.0 ** (math.floor(math.log10(value)) - digits + 1)
     return number(math.ceil(value / unit - 1e-9) * unit)
@@ -51,6 +53,16 @@ def guess(epsilon: float, delta: float) -> str:
     digits = 1 if percent < 99.9 else 3
     shown = math.ceil(percent * 10**digits - 1e-9) / 10**digits
     return "100 %" if shown >= 100 else f"{shown:.{digits}f} %"
+
+
+def corrected(line: str) -> str:
+    """A line of a saved statement; one of version 0.1.0 is false, and is put right."""
+    if line.startswith("The unit is one record: a person with k records has at most k times"):
+        return (
+            "The unit is one record: a person with k records is protected less, and may have more than "
+            "k times the ε at the same δ (group privacy)."
+        )
+    return line
 
 
 def duration(seconds: float | None) -> str:
