@@ -113,10 +113,11 @@ _STATEMENT = _record(
     releases=_Each(
         _record(
             *("label", "bound", "sensitivity", "noise_std", "noise_multiplier", "rate", "steps"),
-            *("dimension", "replace_ratio", "summands", "noise", "event"),
+            *("dimension", "replace_ratio", "summands", "sampler", "noise", "event"),
         )
     ),
     epsilon_under=_Named(_PLAIN),
+    epsilon_k=_Named(_PLAIN),
     claimed=_record("epsilon", "counted", "not_counted"),
 )
 _METRIC = _record("name", "value", "low", "high", "source", "badge", "note")

@@ -20,7 +20,7 @@ from sfumato._version import __version__
 from sfumato.errors import BudgetExceeded, CorruptArtifact, SfumatoError
 from sfumato.methods import SavedRun
 from sfumato.privacy.store import is_release
-from sfumato.privacy.verification import second_epsilon
+from sfumato.privacy.verification import agrees, second_epsilon
 from sfumato.storage import sha256_of, shown
 
 _REPORT_MARK = re.compile(r'<meta name="sfumato-release" content="([0-9a-f]{64})"')
@@ -164,7 +164,7 @@ def _noise(run: SavedRun) -> str:
 def _epsilon(run: SavedRun) -> str:
     stated, delta = float(run.statement_json["epsilon"]), run.budget.delta
     low, high = second_epsilon(run.charges, delta, run.budget.neighbours)
-    if not stated >= low * (1 - _ROUTES):
+    if not stated >= low * (1 - 1e-7):
         raise BudgetExceeded(
             f"The statement promises ε = {stated:.6g}, and by a second route its releases cost at least ε = {low:.6g}."
         )
@@ -172,6 +172,10 @@ def _epsilon(run: SavedRun) -> str:
     if sound and stated > run.budget.epsilon * (1 + 1e-9):
         raise BudgetExceeded(
             f"The statement promises ε = {stated:.6g}, more than the budget of {run.budget.epsilon:.6g}."
+        )
+    if not agrees(stated, (low, high)):
+        raise CorruptArtifact(
+            f"The statement promises ε = {stated:.6g}, far above what its releases cost by a second route ({high:.6g})."
         )
     return f"ε = {stated:.6g} at δ = {delta:g}; by a second route between {low:.6g} and {high:.6g}."
 

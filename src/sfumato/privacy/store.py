@@ -722,7 +722,7 @@ def explained(error: sqlite3.Error, folder: Path | None) -> Exception:
 
 def is_release(charge: Charge) -> bool:
     """Whether the charge buys one exact release, kept for ever, and not a series of steps."""
-    return charge.rate == 1.0 and charge.steps == 1
+    return charge.sampler == "discrete"
 
 
 def _alike(first: Charge, second: Charge, tolerance: float) -> bool:

@@ -30,6 +30,7 @@ class RunFacts:
     metrics: dict[str, Any] | None
     losses: tuple[tuple[int, float], ...]  # (step, loss) in the order of steps
     steps: int | None  # how many steps were planned
+    fingerprint: str  # of the release; empty while the run is not finished
 
 
 def read_run(path: Path) -> RunFacts:
@@ -46,9 +47,10 @@ def read_run(path: Path) -> RunFacts:
         metrics_file = path / "metrics.json"
         metrics = _metrics(metrics_file) if metrics_file.exists() else None
         losses, steps = _curve(run.log)
+        fingerprint = run.fingerprint if run.finished else ""
     finally:
         run.close()
-    return RunFacts(path, config, schema, statement, metrics, losses, steps)
+    return RunFacts(path, config, schema, statement, metrics, losses, steps, fingerprint)
 
 
 def _statement(path: Path, found: Any) -> dict[str, Any]:

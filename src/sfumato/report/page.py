@@ -148,6 +148,7 @@ def _content(
     rows = sample_rows(samples) if samples is not None and pictured else []
     return {
         "name": config["data"]["name"],
+        "fingerprint": facts.fingerprint,
         "method": config["method"],
         "title": info.title if info else config["method"],
         "paper": info.paper if info else "",

@@ -77,19 +77,19 @@ def _child(words: list[str], told: Path, marks: Path | None, ready: int | None =
 
 
 def _note_answers(marks: Path) -> None:
-    from sfumato.privacy.store import RunStore
+    from sfumato.privacy import Charge, RunStore
 
     honest = RunStore._keep
     handle = os.open(marks, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
 
-    def keep(self: RunStore, charge: Any, step: int, value: Any, *rest: Any) -> None:
-        honest(self, charge, step, value, *rest)
+    def keep(self: RunStore, charge: Charge, step: int, *rest: Any) -> None:
+        honest(self, charge, step, *rest)
         if self.folder is not None:
             found = self._answer(charge.label, step)
             assert found is not None
             os.write(handle, f"{os.getpid()}\t{charge.label}\t{step}\t{found.digest}\n".encode())
 
-    RunStore._keep = keep  # type: ignore[method-assign]
+    RunStore._keep = keep  # type: ignore[method-assign, assignment]
 
 
 def _wait(child: int) -> int:
@@ -525,8 +525,8 @@ def power(fit: str, place: Path, *, variants: int = 4) -> Tally:
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
-        prog="python -m sfumato.testing.crash", description=__doc__.splitlines()[0]
-    )  # type: ignore[union-attr]
+        prog="python -m sfumato.testing.crash", description="What a run folder survives."
+    )
     parser.add_argument("experiment", choices=("kill", "full", "power", "pairs"))
     parser.add_argument("fits", nargs="+", choices=sorted(FITS))
     parser.add_argument("--stride", type=int, default=1, help="strike at every N-th operation only")
