@@ -14,19 +14,21 @@ from __future__ import annotations
 
 import contextlib
 import difflib
-import errno
 import os
 import shlex
+import signal
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
 from importlib import import_module
 from typing import Any, NoReturn
 
 import click
 
 from sfumato._version import __version__
-from sfumato.errors import BadInput, SfumatoError
-from sfumato.printing import one_line, say
+from sfumato.errors import BadInput, SfumatoError, Terminated, out_of_resources
+from sfumato.printing import one_line, printable, say
+from sfumato.storage import close_writers
 
 # In the order in which one uses them, which is that of the help.
 COMMANDS = (
@@ -53,10 +55,10 @@ EXIT_CODES = {
     4: "the privacy budget would be exceeded, or a method spent something else than it promised",
     5: "a saved file is damaged",
     6: "the output already exists, or a resumed run was asked for other settings",
-    7: "the machine ran out of memory or disk space",
-    130: "interrupted",
+    7: "the machine ran out of disk space, memory, file handles or threads",
+    130: "interrupted (Ctrl-C, SIGINT)",
+    143: "ended from outside (SIGTERM)",
 }
-OUT_OF_RESOURCES = 7
 INTERRUPTED = 130
 
 
@@ -67,15 +69,25 @@ class _Commands(click.Group):
         given = list(sys.argv[1:] if args is None else args)
         extra.pop("standalone_mode", None)
         extra["prog_name"] = "sfumato"
-        try:
-            code = super().main(given, standalone_mode=False, **extra)
-            sys.stdout.flush()
-        except BaseException as error:
-            if isinstance(error, SystemExit):
+        for stream in (sys.stdout, sys.stderr):
+            # A terminal that cannot show ε shows a question mark; it must not end the command.
+            with contextlib.suppress(AttributeError, ValueError):
+                stream.reconfigure(errors="replace")  # type: ignore[union-attr]
+        with _terminable():
+            try:
+                _check_words(given)
+                code = super().main(given, standalone_mode=False, **extra)
+                if sys.stdout is not None:  # it was closed before we began
+                    sys.stdout.flush()
+            except SystemExit:
                 raise
-            if "--debug" in given and isinstance(error, Exception) and not _is_usage(error):
-                raise
-            code = _explain(error, given)
+            except BaseException as error:
+                if "--debug" in given and isinstance(error, Exception) and not _is_usage(error):
+                    raise
+                code = _explain(error, given)
+            finally:
+                close_writers()
+                _give_up_streams()
         sys.exit(code if isinstance(code, int) else 0)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -99,59 +111,101 @@ def _is_usage(error: BaseException) -> bool:
     return isinstance(error, click.exceptions.Exit | click.Abort | click.ClickException)
 
 
+def _check_words(words: Sequence[str]) -> None:
+    """What no path, name or number can be is refused for every option alike."""
+    for word in words:
+        option, equals, value = word.partition("=") if word.startswith("--") else ("", "", word)
+        where = option or "An argument"
+        if not value and (equals or not option):
+            raise BadInput(f"{where} is empty; give a value or leave it out.")
+        try:
+            os.fsencode(word)
+        except UnicodeEncodeError:
+            raise BadInput(f"{where} holds half a character; type it anew.") from None
+        if "\0" in word:
+            raise BadInput(f"{where} holds a NUL character; type it anew.")
+
+
+@contextlib.contextmanager
+def _terminable() -> Iterator[None]:
+    """SIGTERM becomes an exception here, as Ctrl-C is one, so that whoever is writing cleans up behind himself.
+
+    Only the first: what cleans up is not to be cut short. A handler of the host program's own is left alone.
+    """
+    ours = os.getpid()
+
+    def leave(number: int, _: object) -> None:
+        signal.signal(number, signal.SIG_IGN if os.getpid() == ours else signal.SIG_DFL)
+        if os.getpid() != ours:  # a forked worker has nothing to explain
+            os.kill(os.getpid(), number)
+            return
+        raise Terminated
+
+    if (
+        threading.current_thread() is not threading.main_thread()
+        or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
+    ):
+        yield
+        return
+    signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _give_up_streams() -> None:
+    """What a full disk or a reader who left did not take is dropped, or Python would fail on it again when it ends."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            if stream is not None:
+                stream.flush()
+        except ValueError:  # closed
+            continue
+        except OSError:
+            with contextlib.suppress(OSError, ValueError):
+                os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
 def _explain(error: BaseException, args: list[str]) -> int:
     """Say on standard error, in one sentence, why the command ended; returns the exit code."""
-    again = shlex.join(["sfumato", *args])
+    again = printable(shlex.join(["sfumato", *args]))
     if next((a for a in args if not a.startswith("-")), "") == "fit" and "--resume" not in args:
         again += " --resume"
     if isinstance(error, click.exceptions.Exit):
         return error.exit_code
-    if isinstance(error, SfumatoError):
-        say(f"Error: {one_line(error)}")
-        return error.exit_code
     if isinstance(error, KeyboardInterrupt | click.Abort):
         say(f"Interrupted; nothing is lost: type {again} to go on.")
         return INTERRUPTED
+    if isinstance(error, Terminated):
+        say(f"Ended from outside; nothing is lost: type {again} to go on.")
+        return error.exit_code
     if isinstance(error, click.ClickException):
         message = one_line(error.format_message()).rstrip(".")
         context = getattr(error, "ctx", None)
         verb = context.command_path if context is not None else "sfumato"
         say(f"Error: {message}; type {verb} --help to see what it takes.")
         return error.exit_code
+    lack = out_of_resources(error)
+    if lack is not None:
+        say(f"Error: {one_line(lack.cause)}; {lack.remedy}, then type {again} to go on.")
+        return lack.exit_code
+    if isinstance(error, SfumatoError):
+        say(f"Error: {one_line(error)}")
+        return error.exit_code
     if isinstance(error, BrokenPipeError):
-        # The reader (head, less) left: there is nobody to tell, and the last flush must not fail either.
-        with contextlib.suppress(OSError, ValueError):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
-    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-        where = f" while writing {error.filename}" if error.filename else ""
-        say(f"Error: The disk is full{where}; free some space and type {again} to go on.")
-        return OUT_OF_RESOURCES
-    if _is_out_of_memory(error):
-        say(
-            "Error: The machine ran out of memory; close other programs, or make the batches or the "
-            "method smaller (sfumato methods NAME lists its settings for --set)."
-        )
-        return OUT_OF_RESOURCES
+        return 1  # the reader (head, less) left: there is nobody to tell
     if isinstance(error, OSError) and error.filename:
         say(
-            f"Error: Cannot use {error.filename}: {error.strerror or type(error).__name__}; "
+            f"Error: Cannot use {one_line(error.filename)}: {error.strerror or type(error).__name__}; "
             "check the path and its permissions."
         )
         return BadInput.exit_code
     say(
         f"Error: Something unexpected happened ({type(error).__name__}), which is a bug in sfumato; "
-        f"type {shlex.join(['sfumato', '--debug', *args])} to see where."
+        f"type {printable(shlex.join(['sfumato', '--debug', *args]))} to see where."
     )
     return 1
-
-
-def _is_out_of_memory(error: BaseException) -> bool:
-    # Torch reports a failed allocation on the CPU as a plain RuntimeError.
-    return isinstance(error, MemoryError) or (
-        isinstance(error, RuntimeError)
-        and (type(error).__name__ == "OutOfMemoryError" or "allocate memory" in str(error))
-    )
 
 
 @click.group(
@@ -192,8 +246,10 @@ for _place in COMMANDS:
 
 
 def main() -> None:
-    for stream in (sys.stdout, sys.stderr):
-        # A terminal that cannot show ε shows a question mark; it must not end the command.
-        with contextlib.suppress(AttributeError, ValueError):
-            stream.reconfigure(errors="replace")  # type: ignore[union-attr]
+    for handle in range(3):
+        # A closed standard stream would give its number to the next file that is opened, and messages would land in it.
+        try:
+            os.fstat(handle)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
     app.main()

@@ -9,15 +9,25 @@ from collections.abc import Sequence
 
 import click
 
+_LONGEST = 2_000
+
 
 def say(text: str) -> None:
     """A warning or an error; whoever closed standard error does not want it."""
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError, ValueError):
         click.echo(text, err=True)
 
 
+def printable(text: str) -> str:
+    """The same in characters that every stream takes and no terminal obeys."""
+    text = text.encode("utf-8", errors="backslashreplace").decode()
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+
+
 def one_line(message: object) -> str:
-    return " ".join(str(message).split())
+    """A message as one line of moderate length, whatever name or value it quotes."""
+    text = printable(" ".join(str(message).split()))
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST // 2]}…{text[-_LONGEST // 2 :]}"
 
 
 def print_json(value: object) -> None:
@@ -30,6 +40,8 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     from rich.table import Table
     from rich.text import Text
 
+    if sys.stdout is None:
+        return
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     for column in columns:
         table.add_column(column, overflow="fold")

@@ -126,7 +126,7 @@ def read_json(path: Path) -> Any:
         return json.loads(path.read_text(encoding="utf-8"), parse_constant=_no_constant)
     except (OSError, ValueError, RecursionError) as error:
         raise CorruptArtifact(
-            f"{shown(path)} cannot be read as JSON ({_cause(error)}); restore the file or make the run again."
+            f"{path} cannot be read as JSON ({_cause(error)}); restore the file or make the run again."
         ) from error
 
 
@@ -135,29 +135,20 @@ def check_file(path: Path) -> None:
     try:
         kind = Path(path).stat().st_mode
     except FileNotFoundError:
-        raise BadInput(
-            f"There is no {shown(path)}; check the path of the run or data folder."
-        ) from None
+        raise BadInput(f"There is no {path}; check the path of the run or data folder.") from None
     except (OSError, ValueError) as error:
         raise BadInput(
-            f"Cannot read {shown(path)}: {_cause(error)}; check the path and its permissions."
+            f"Cannot read {path}: {_cause(error)}; check the path and its permissions."
         ) from error
     if not stat.S_ISREG(kind):
         what = "a folder" if stat.S_ISDIR(kind) else "a pipe or device"
-        raise BadInput(f"{shown(path)} is {what}; give an ordinary file.")
+        raise BadInput(f"{path} is {what}; give an ordinary file.")
 
 
 def sha256_of(path: Path) -> str:
     check_file(path)
     with Path(path).open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
-
-
-def shown(path: Path | str) -> str:
-    """A path as one line of text that every terminal and file can take, however odd its characters."""
-    text = str(path).encode("utf-8", errors="backslashreplace").decode()
-    text = "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
-    return text if len(text) <= 300 else f"{text[:150]}…{text[-100:]}"
 
 
 def make_folder(path: Path, *, mode: int | None = None) -> None:
@@ -297,8 +288,8 @@ def _check_target(path: Path) -> None:
 def _refuse_write(path: Path, error: Exception, remedy: str) -> NoReturn:
     lack = out_of_resources(error)
     if lack is not None:
-        raise type(lack)(lack.args[0], shown(path)) from error
-    raise BadInput(f"Cannot write {shown(path)}: {_cause(error)}; {remedy}.") from error
+        raise type(lack)(lack.args[0], str(path)) from error
+    raise BadInput(f"Cannot write {path}: {_cause(error)}; {remedy}.") from error
 
 
 def _cause(error: BaseException) -> str:
