@@ -6,7 +6,6 @@ caller's own choice and no part of the guarantee.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -29,6 +28,8 @@ if TYPE_CHECKING:
     from sklearn.utils import Tags
 
 _ROWS = 4096  # records predicted at once
+_MOST_CLASSES = 10_000
+_LARGEST = 1e30  # of a feature: beyond it squares leave float32
 
 
 class NotFitted(BadInput, NotFittedError):
@@ -212,12 +213,24 @@ class LocallyLinearMaps(ClassifierMixin, BaseEstimator):
                 raise BadInput('`classes` is a list, a number or the word "labels"; give one.')
             return np.unique(y)
         if isinstance(self.classes, int | np.integer):
+            if isinstance(self.classes, bool) or not 1 <= self.classes <= _MOST_CLASSES:
+                raise BadInput(f"`classes` as a number runs from 1 to {_MOST_CLASSES:,}.")
             return np.arange(int(self.classes))
-        return np.unique(np.asarray(self.classes))
+        try:
+            found = np.unique(np.asarray(self.classes))
+        except (TypeError, ValueError, OverflowError):
+            found = np.empty(0)
+        if found.ndim != 1 or not len(found):
+            raise BadInput("`classes` is a list of numbers or of words; give one.")
+        return found
 
     def _table(self, width: int, names: list[str]) -> Schema:
-        if not (math.isfinite(self.low) and math.isfinite(self.high) and self.low < self.high):
-            raise BadInput("llm's low must be less than its high, and both finite.")
+        ends: tuple[Any, ...] = (self.low, self.high)
+        if not (
+            all(isinstance(end, int | float | np.floating) and abs(end) < _LARGEST for end in ends)
+            and self.low < self.high
+        ):
+            raise BadInput("llm's low must be less than its high, and both finite numbers.")
         columns = getattr(self, "feature_names_in_", [f"x{i}" for i in range(width)])
         return Schema(
             kind="table",
@@ -284,7 +297,11 @@ class LocallyLinearMaps(ClassifierMixin, BaseEstimator):
         top = min(3, model.maps) if top is None else top
         if isinstance(top, bool) or not isinstance(top, int) or not 1 <= top <= model.maps:
             raise BadInput(f"top must be a whole number from 1 to {model.maps}, not {top!r}.")
-        if of is not None and not 0 <= of < len(self.classes_):
+        if of is not None and (
+            isinstance(of, bool)
+            or not isinstance(of, int | np.integer)
+            or not 0 <= of < len(self.classes_)
+        ):
             raise BadInput(
                 f"There is no class with code {of!r}; they run to {len(self.classes_) - 1}."
             )

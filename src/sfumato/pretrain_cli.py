@@ -55,14 +55,14 @@ DEFAULT_STEPS = {"codec": 2000, "extractor": 1500}
 )
 @click.option(
     "--dim",
-    type=click.IntRange(2),
+    type=click.IntRange(2, 100_000),
     default=64,
     show_default=True,
     help="Numbers in a code (codec, pca).",
 )
 @click.option(
     "--width",
-    type=click.IntRange(8),
+    type=click.IntRange(8, 4_096),
     help="Channels of the first layers, a multiple of 8; auto: 32 for a codec, 16 for an extractor.",
 )
 @click.option(
@@ -76,7 +76,11 @@ DEFAULT_STEPS = {"codec": 2000, "extractor": 1500}
     "--steps", type=click.IntRange(1), help="Training steps; auto: 2000 (codec), 1500 (extractor)."
 )
 @click.option(
-    "--batch", type=click.IntRange(2), default=64, show_default=True, help="Pictures a step."
+    "--batch",
+    type=click.IntRange(2, 1_000_000),
+    default=64,
+    show_default=True,
+    help="Pictures a step.",
 )
 @click.option("--learning-rate", type=float, default=2e-3, show_default=True, help="Adam's.")
 @click.option("--resume", is_flag=True, help="Go on with an interrupted training of the same file.")

@@ -43,6 +43,22 @@ def cache_folder() -> Path:
     return (Path(base) if base else Path.home() / ".cache") / "sfumato"
 
 
+def as_path(value: object) -> Path:
+    """`value` as a path that the system can at least look for; whether something is there is another question."""
+    if not isinstance(value, str | os.PathLike) or not isinstance(os.fspath(value), str):
+        raise BadInput(f"A path is text or a Path, not {type(value).__name__}; give one.")
+    if value == "":
+        raise BadInput("A path is empty; give one.")
+    path = Path(value)
+    try:
+        path.lstat()
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
+        pass
+    except (OSError, ValueError) as error:
+        raise BadInput(f"Cannot use {path}: {_cause(error)}; check the path.") from error
+    return path
+
+
 @contextlib.contextmanager
 def atomic_path(path: Path, *, mode: int | None = None) -> Iterator[Path]:
     """Yield an empty temporary file; on success it takes the place of `path` in one step, for good.

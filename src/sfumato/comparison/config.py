@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from sfumato.errors import BadInput
+from sfumato.storage import as_path, check_file
 
 DEFAULTS = {
     "neighbours": "zero-out",
@@ -53,8 +54,9 @@ class Config:
 
 def read_config(path: Path | str) -> Config:
     """A comparison's TOML file; anything wrong with it is a sentence that names the key."""
-    path = Path(path)
+    path = as_path(path)
     try:
+        check_file(path)
         return parse_config(tomllib.loads(path.read_text(encoding="utf-8")))
     except OSError as error:
         raise BadInput(f"Cannot read {path}: {error.strerror}; check the path.") from error

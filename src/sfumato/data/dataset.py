@@ -28,6 +28,7 @@ from sfumato.data.sources import (
     image_shape,
 )
 from sfumato.errors import BadInput
+from sfumato.storage import as_path
 
 if TYPE_CHECKING:
     from sfumato.progress import Progress
@@ -250,7 +251,7 @@ class Dataset:
         """Write .npz, .csv, .parquet (by the ending of `path`) or a folder of PNGs, or nothing."""
         from sfumato.data.writers import save
 
-        return save(self, Path(path), progress)
+        return save(self, as_path(path), progress)
 
 
 class _TorchView(TorchDataset[tuple[torch.Tensor, int]]):

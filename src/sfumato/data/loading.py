@@ -33,6 +33,7 @@ from sfumato.data.tables import TableFile
 from sfumato.data.writers import schema_beside
 from sfumato.errors import BadInput
 from sfumato.progress import Progress
+from sfumato.storage import as_path
 
 
 def load(
@@ -108,11 +109,12 @@ class _Facts:
 
 
 def _named(spec: str | Path, facts: _Facts) -> tuple[NamedSet, str] | None:
-    if isinstance(spec, Path):
+    if not isinstance(spec, str):
+        as_path(spec)
         return None
     found = find_named(spec)
     if found is None:
-        if Path(spec).exists() or any(mark in spec for mark in "/\\.") or not spec:
+        if as_path(spec).exists() or any(mark in spec for mark in "/\\.") or not spec:
             return None
         raise unknown_name(spec)
     if facts.stated:

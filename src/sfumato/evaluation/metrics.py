@@ -503,6 +503,8 @@ def _choose(
         metrics = default_metrics(schema)
     elif isinstance(metrics, str):
         metrics = (metrics,)
+    elif not isinstance(metrics, Sequence) or not all(isinstance(name, str) for name in metrics):
+        raise BadInput("`metrics` is a list of names; list_metrics() gives them.")
     chosen: dict[str, MetricInfo] = {}
     for name in metrics:
         family = [

@@ -29,6 +29,7 @@ from sfumato.errors import BadInput, CorruptArtifact, PlanMismatch, RunConflict
 from sfumato.methods.registry import MethodInfo, get_method
 from sfumato.methods.run import GENERATOR, SAMPLES, SavedRun, claim, export
 from sfumato.methods.selection import check_keep, most_likely
+from sfumato.methods.settings import check_number, check_seed, check_settings
 from sfumato.privacy import (
     Budget,
     Ledger,
@@ -192,11 +193,7 @@ class PrivateMethod(ABC):
         so nothing is spent twice.
         """
         schema = data.schema
-        if schema.kind not in self.info.kinds:
-            raise BadInput(
-                f"{self.info.name} makes {' and '.join(self.info.kinds)} and this data set is "
-                f"{'a table' if schema.kind == 'table' else 'of images'}; see `sfumato methods` for one that fits."
-            )
+        self.check(schema)
         self.check_public(schema, public)
         if public is not None and (
             public is data or (data.published_as and public.published_as == data.published_as)
@@ -256,8 +253,19 @@ class PrivateMethod(ABC):
             saved.close()
 
     @final
+    def check(self, schema: Schema) -> None:
+        """Raise unless the settings are of their kinds and the method is for data of this kind."""
+        check_settings(self)
+        if schema.kind not in self.info.kinds:
+            raise BadInput(
+                f"{self.info.name} makes {' and '.join(self.info.kinds)} and this data set is "
+                f"{'a table' if schema.kind == 'table' else 'of images'}; see `sfumato methods` for one that fits."
+            )
+
+    @final
     def promise(self, schema: Schema, budget: Budget) -> tuple[float, PrivacyStatement]:
         """The noise multiplier that `budget` asks for, and the statement that a fit would end with. Touches no data."""
+        self.check(schema)
         noise_multiplier = calibrate(
             lambda m: self.claimed_plan(schema, m) or self.plan(schema, m), budget
         )
@@ -457,7 +465,14 @@ class PrivateMethod(ABC):
         try:
             self.schema_ = Schema.from_json(config["schema"])
             self._restore(tensors_of(run.generator))
-        except (KeyError, TypeError, ValueError, RuntimeError, SafetensorError) as error:
+        except (
+            OSError,
+            LookupError,
+            TypeError,
+            ValueError,
+            RuntimeError,
+            SafetensorError,
+        ) as error:
             raise CorruptArtifact(
                 f"The run in {run.path} is damaged ({error}); restore it from a copy."
             ) from error
@@ -509,8 +524,8 @@ class Synthesizer(PrivateMethod):
         (`sfumato.methods.selection`): fewer slips of the generator, and less of what is rare.
         """
         self._check_fitted()
-        if isinstance(n, bool) or not isinstance(n, int) or n < 1:
-            raise BadInput(f"n must be a whole number of at least 1, not {n!r}.")
+        check_number(n, self.schema_)
+        check_seed(seed)
         check_keep(keep)
         random = torch.Generator().manual_seed(int(seed))
         if keep == 1:

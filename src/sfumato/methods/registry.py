@@ -71,6 +71,8 @@ def list_methods() -> list[MethodInfo]:
 
 
 def get_method(name: str) -> type[PrivateMethod]:
+    if not isinstance(name, str):
+        raise BadInput(f"A method's name is text, not {type(name).__name__}; see list_methods().")
     try:
         return _METHODS[name.lower()]
     except KeyError:

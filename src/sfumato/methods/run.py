@@ -23,7 +23,7 @@ from sfumato.errors import BadInput, CorruptArtifact, RunConflict
 from sfumato.privacy import Budget, Plan, PrivacyStatement, Release, epsilon_of
 from sfumato.privacy.claim import LOCK
 from sfumato.privacy.store import STORE, Answer, Question, RunStore, SavedStore, charge_from
-from sfumato.storage import atomic_folder, atomic_path, read_json, sha256_of, shown
+from sfumato.storage import as_path, atomic_folder, atomic_path, read_json, sha256_of, shown
 
 GENERATOR = "generator.safetensors"
 SAMPLES = "samples.png"
@@ -37,7 +37,7 @@ class SavedRun:
     """A run as its folder tells it: the saved statement and charges are the truth, nothing is worked out anew."""
 
     def __init__(self, path: Path | str, *, unfinished: bool = False) -> None:
-        self.path = Path(path)
+        self.path = as_path(path)
         self._store: SavedStore | None = None
         try:
             kind = _kind_of(self.path)
@@ -277,7 +277,7 @@ def claim(path: Path | str, config: Mapping[str, Any], *, resume: bool) -> RunSt
 
     The folder is claimed before anything is read, and stays so until the store is closed.
     """
-    folder = Path(path)
+    folder = as_path(path)
     store = RunStore(folder)
     try:
         if store.begun:
@@ -381,7 +381,7 @@ def _log_of_version_1(path: Path) -> list[dict[str, Any]]:
         for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
             try:
                 record = json.loads(line)
-            except ValueError:
+            except (ValueError, RecursionError):
                 continue
             if isinstance(record, dict):
                 records.append({k: v for k, v in record.items() if k not in ("time", "seconds")})
