@@ -108,7 +108,7 @@ def test_pixels_lie_in_the_unit_interval_and_nan_stays() -> None:
         np.full((2, 3, 3), -0.1),
         np.full((2, 3, 3), 255.0),
         np.zeros((2, 3, 3), np.int64),
-        np.zeros((2, 3, 3), bool),
+        np.zeros((2, 3, 3), np.uint16),
         np.zeros((2, 3, 3), complex),
         np.array([["a"]]),
         np.array([None, 3], dtype=object),

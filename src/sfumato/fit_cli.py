@@ -218,6 +218,7 @@ def plan(
 @click.option(
     "--resume", is_flag=True, help="Go on with an unfinished run; nothing is spent twice."
 )
+@click.option("--allow-empty", is_flag=True, help="Go on though a class has no record.")
 @facts_options
 @quiet_option
 @json_option
@@ -237,6 +238,7 @@ def fit(
     seed: int,
     settings: tuple[str, ...],
     resume: bool,
+    allow_empty: bool,
     quiet: bool,
     as_json: bool,
     **facts: Any,
@@ -274,7 +276,15 @@ def fit(
         public = _public(public_spec, data.schema, progress)
         if budget.neighbours.size_is_public:
             warn_large_delta(budget, len(data))
-        synthesizer.fit(data, budget, public=public, out=out, resume=resume, progress=progress)
+        synthesizer.fit(
+            data,
+            budget,
+            public=public,
+            out=out,
+            resume=resume,
+            allow_empty=allow_empty,
+            progress=progress,
+        )
         made = f"{method} from {spec}"
     statement = synthesizer.statement_
     if as_json:
@@ -304,7 +314,17 @@ def _public(spec: str | None, like: Schema, progress: Progress) -> Dataset | Non
 
 
 # What an earlier run has settled already: its data, their public facts, and the budget.
-_SETTLED = ("spec", "epsilon", "delta", "neighbours", "image_size", "channels", "classes")
+_SETTLED = (
+    "spec",
+    "epsilon",
+    "delta",
+    "neighbours",
+    "image_size",
+    "channels",
+    "classes",
+    "bits",
+    "value_range",
+)
 
 
 def _was_given(context: click.Context, name: str) -> bool:

@@ -45,6 +45,18 @@ facts_options = _stack(
     ),
     click.option("--classes", metavar="N|A,B,…", help="Number or names of the classes."),
     click.option(
+        "--bits",
+        type=click.IntRange(1, 32),
+        help="Bits that the pixels use, where they are not bytes: 12 for most scans.",
+    ),
+    click.option(
+        "--range",
+        "value_range",
+        type=(float, float),
+        metavar="LOW HIGH",
+        help="The stored numbers that stand for black and white, such as 0 1 or -1024 3071.",
+    ),
+    click.option(
         "--schema",
         "schema_file",
         metavar="FILE",
@@ -129,7 +141,12 @@ def parse_settings(pairs: Sequence[str]) -> dict[str, str]:
 
 
 def parse_facts(
-    image_size: int | None, channels: str | None, classes: str | None, schema_file: Path | None
+    image_size: int | None,
+    channels: str | None,
+    classes: str | None,
+    schema_file: Path | None,
+    bits: int | None = None,
+    value_range: tuple[float, float] | None = None,
 ) -> dict[str, Any]:
     """The public facts a caller states about a path, as keyword arguments of `sfumato.load`."""
     facts: dict[str, Any] = {
@@ -137,6 +154,8 @@ def parse_facts(
         "channels": None if channels is None else int(channels),
         "classes": None,
         "schema": None,
+        "bits": bits,
+        "value_range": value_range,
     }
     if classes is not None:
         text = classes.strip()
@@ -207,12 +226,13 @@ def load_stated(
 ) -> Dataset:
     """Data to compare: a named set knows its facts, a path takes those stated, else those of its counterpart."""
     from sfumato.data import list_named
+    from sfumato.data.loading import load_like
 
     if any(spec.partition(":")[0] == entry.name for entry in list_named()):
         return load_data(spec, progress)
     stated = {key: value for key, value in facts.items() if value is not None}
     if not stated and known is not None:
-        stated = {"schema": known}
+        return load_like(spec, known, progress=progress)
     return load_data(spec, progress, **stated)
 
 

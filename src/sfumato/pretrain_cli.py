@@ -100,13 +100,10 @@ def pretrain(
     batch: int,
     learning_rate: float,
     resume: bool,
-    image_size: int | None,
-    channels: str | None,
-    classes: str | None,
-    schema_file: Path | None,
     seed: int,
     quiet: bool,
     as_json: bool,
+    **facts: Any,
 ) -> None:
     """Train a codec or an extractor on PUBLIC pictures.
 
@@ -121,7 +118,7 @@ def pretrain(
       sfumato pretrain --public photos/ --image-size 32 --kind extractor --out photos.safetensors
     """
     progress = progress_for(quiet)
-    public = load_data(spec, progress, **parse_facts(image_size, channels, classes, schema_file))
+    public = load_data(spec, progress, **parse_facts(**facts))
     say(_treated_as_public(public))
     card = _made(
         public,

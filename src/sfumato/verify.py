@@ -21,7 +21,7 @@ from sfumato.errors import BudgetExceeded, CorruptArtifact, SfumatoError
 from sfumato.methods import SavedRun
 from sfumato.privacy.store import is_release
 from sfumato.privacy.verification import agrees, second_epsilon
-from sfumato.storage import sha256_of, shown
+from sfumato.storage import sha256_of
 
 _REPORT_MARK = re.compile(r'<meta name="sfumato-release" content="([0-9a-f]{64})"')
 # The second route may differ from the first by the width of its own bounds.
@@ -59,7 +59,7 @@ class Verification:
         failed = [c for c in self.checks if not c.passed]
         if not failed:
             return (
-                f"PASS: {shown(self.run)} is whole, and its releases cost no more than it states."
+                f"PASS: {self.run} is whole, and its releases cost no more than it states."
             )
         return f"FAIL: {failed[0].sentence}"
 
@@ -197,7 +197,7 @@ def _exports(run: SavedRun) -> str:
         path = run.path / name
         if not path.is_file():
             raise CorruptArtifact(
-                f"{name} is missing; `sfumato export {shown(run.path)}` writes it again from the store."
+                f"{name} is missing; `sfumato export {run.path}` writes it again from the store."
             )
         if path.read_bytes() != content:
             what = (
@@ -206,7 +206,7 @@ def _exports(run: SavedRun) -> str:
                 else "is not what the store says"
             )
             raise CorruptArtifact(
-                f"{name} {what}; `sfumato export {shown(run.path)}` writes it again from the store."
+                f"{name} {what}; `sfumato export {run.path}` writes it again from the store."
             )
     return "Statement, settings, generator, samples and log are those of the store."
 

@@ -40,6 +40,7 @@ def compare(
     A cell that fails is a sentence in `failures`; it does not stop the others and is tried again next time.
     """
     from sfumato.data import load, schema_of
+    from sfumato.data.inspection import refuse_implausible
     from sfumato.privacy import Budget, Neighbours
 
     if not isinstance(config, Config):
@@ -52,7 +53,10 @@ def compare(
     metrics = _metric_names(config, schema)
     _check_plans(config, schema, progress)
     for spec in (config.train, config.test):  # fetched once, here, rather than by every process
-        load(spec, **config.facts, progress=progress)
+        data = load(spec, **config.facts, progress=progress)
+        # Here, where the operator alone sees it: an error of a cell is written down.
+        if spec == config.train and data.published_as is None:
+            refuse_implausible(data)
 
     try:
         (out / "cells").mkdir(parents=True, exist_ok=True)

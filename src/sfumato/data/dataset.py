@@ -2,7 +2,8 @@
 
 The Schema is PUBLIC, the rows and their number are PRIVATE when the data set is. Errors name
 columns and files, never values or counts. A dataset streams: `batches` holds a few batches in
-memory whatever the size of the file behind it.
+memory whatever the size of the file behind it. `len` of a .csv file reads it through; whoever
+stands outside the wall and asks for it has read private rows.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset as TorchDataset
 
-from sfumato.data.schema import Schema, class_names
+from sfumato.data.schema import Schema, ValueRange, checked_range, class_names, range_of_bits
 from sfumato.data.sources import (
     Array,
     ArraySource,
@@ -24,8 +25,8 @@ from sfumato.data.sources import (
     Source,
     channels_first,
     check_label_type,
-    check_pixel_type,
     image_shape,
+    pixel_scale,
 )
 from sfumato.errors import BadInput
 from sfumato.storage import as_path
@@ -168,14 +169,22 @@ class Dataset:
         labels: Any = None,
         *,
         classes: Sequence[str] | int | None = None,
+        bits: int | None = None,
+        value_range: ValueRange | None = None,
         name: str = "arrays",
     ) -> Dataset:
-        """Images N×C×H×W, N×H×W or N×H×W×3, uint8 or floating point in [0, 1].
+        """Images N×C×H×W, N×H×W or N×H×W×3 in a public range.
 
+        Bytes are 0 … 255 and booleans false or true by their type. Floating point is 0 … 1 unless
+        `value_range` says which numbers stand for black and white; other whole numbers need it, or
+        `bits`. The array is here in full, so floating point that leaves its range is refused.
         `labels` are whole numbers 0 … classes − 1; `classes` is their number or their names.
         """
         pixels = np.asarray(images)
-        check_pixel_type(pixels.dtype)
+        stated = stated_range(bits, value_range)
+        if stated is None and pixels.dtype.kind == "f":
+            stated = (0.0, 1.0)
+        scale = pixel_scale(pixels.dtype, stated)
         shape = image_shape(pixels.shape)
         pixels = channels_first(pixels)
         if labels is not None and classes is None:
@@ -189,7 +198,9 @@ class Dataset:
                 "`classes` came without labels; pass the labels too, or leave `classes` out."
             )
         names = () if classes is None else class_names(classes)
-        schema = Schema(kind="images", shape=shape, classes=names)
+        schema = Schema(kind="images", shape=shape, classes=names, value_range=stated)
+        if scale is not None:
+            pixels = scale(pixels)
         return cls.from_values(pixels, labels, schema=schema, name=name)
 
     @classmethod
@@ -198,7 +209,8 @@ class Dataset:
     ) -> Dataset:
         """Rows in the form a Batch has them, checked against `schema`.
 
-        Images (n, C, H, W), or a table (n, d) of numbers and category codes.
+        Images (n, C, H, W), bytes or floating point in 0 … 1 whatever the schema's `value_range`
+        (that is of stored numbers), or a table (n, d) of numbers and category codes.
         """
         rows = np.asarray(values)
         if len(rows.shape) == 0 or len(rows) == 0:
@@ -209,9 +221,13 @@ class Dataset:
                 "agree."
             )
         if schema.kind == "images":
-            check_pixel_type(rows.dtype)
+            if rows.dtype != np.uint8 and rows.dtype.kind != "f":
+                raise BadInput(
+                    f"Rows of images have type {rows.dtype}; give uint8 or floating point in 0..1, or use "
+                    "`from_arrays` with a range."
+                )
             rows = _native(rows)
-            _check_range(rows)
+            _check_range(rows, schema)
         else:
             if rows.dtype.kind not in "iuf":
                 raise BadInput(
@@ -243,7 +259,7 @@ class Dataset:
                     "schema."
                 )
             if self.schema.kind == "images":
-                _check_range(batch.values.numpy())
+                _check_range(batch.values.numpy(), self.schema)
             else:
                 _check_table(batch.values.numpy(), self.schema)
 
@@ -293,7 +309,16 @@ def _native(values: Array) -> Array:
     return values.astype(np.float32, copy=False)
 
 
-def _check_range(images: Array) -> None:
+def stated_range(bits: int | None, value_range: Any) -> ValueRange | None:
+    """The range that a caller stated in one of two ways, or None."""
+    if bits is not None and value_range is not None:
+        raise BadInput("Both `bits` and `value_range` are stated; state one of the two.")
+    if bits is not None:
+        return range_of_bits(bits)
+    return None if value_range is None else checked_range(value_range)
+
+
+def _check_range(images: Array, schema: Schema) -> None:
     if images.dtype == np.uint8:
         return
     for start in range(0, len(images), 4096):
@@ -301,9 +326,10 @@ def _check_range(images: Array) -> None:
         if not np.isfinite(block).all():
             raise BadInput("Images hold NaN or infinity; replace these pixels or drop the records.")
         if block.min() < 0.0 or block.max() > 1.0:
+            low, high = schema.value_range or (0.0, 1.0)
             raise BadInput(
-                "Floating point images reach outside 0..1; divide by 255 or rescale by a public "
-                "range."
+                f"Images reach outside their range {low:g} … {high:g}; state the public range of their "
+                "numbers by value_range=(LOW, HIGH), or clip them."
             )
 
 

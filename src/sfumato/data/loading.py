@@ -1,39 +1,44 @@
 """Opening data by name or path: public facts first, rows later.
 
 `load` reads headers, folder listings and schema files, never a row. What cannot be had that way
-(the size of pictures, the classes, the range of a column) is a PUBLIC fact that the caller states,
-since reading it off private rows would be a leak.
+(the size of pictures, the classes, the range of a column or of pixels) is a PUBLIC fact that the
+caller states, since reading it off private rows would be a leak. A file's own header settles what
+it can: a byte is 0 … 255; what it leaves open is refused with the remedy.
 """
 
 from __future__ import annotations
 
 import json
+import os
+import stat
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from sfumato.data.dataset import Dataset
+import numpy as np
+
+from sfumato.data.dataset import Dataset, stated_range
 from sfumato.data.entry import NamedSet
 from sfumato.data.folders import FolderSource, class_folders
 from sfumato.data.named import find_named, unknown_name
-from sfumato.data.schema import Schema, class_names
+from sfumato.data.schema import Schema, ValueRange, class_names
 from sfumato.data.sources import (
     Source,
     Stored,
     channels_first,
     check_label_type,
-    check_pixel_type,
     from_files,
     idx_header,
     image_shape,
     npz_members,
+    pixel_scale,
     read_names,
+    read_range,
 )
 from sfumato.data.tables import TableFile
 from sfumato.data.writers import schema_beside
 from sfumato.errors import BadInput
 from sfumato.progress import Progress
-from sfumato.storage import as_path
 
 
 def load(
@@ -43,19 +48,35 @@ def load(
     image_size: int | None = None,
     channels: int | None = None,
     classes: Sequence[str] | int | None = None,
+    bits: int | None = None,
+    value_range: ValueRange | None = None,
     progress: Progress | None = None,
 ) -> Dataset:
     """A data set by name ("fashion-mnist:test") or path (folder, .npz, .csv, .parquet, IDX).
 
     The public facts of a path come from `schema`, else from `schema.json` in the folder or
     `NAME.schema.json` beside the file, else from the other arguments together with folder names
-    and file headers.
+    and file headers. `value_range` (or `bits`, for 0 … 2^bits − 1) says which stored numbers of
+    images stand for black and white; it is needed wherever the stored type is not a byte.
     """
-    facts = _Facts(schema, image_size, channels, classes)
+    facts = _Facts(schema, image_size, channels, classes, stated_range(bits, value_range))
     named = _named(spec, facts)
     if named is not None:
         entry, split = named
         return entry.load(split, progress=progress)
+    return _open(Path(spec), facts)
+
+
+def load_like(spec: str | Path, schema: Schema, *, progress: Progress | None = None) -> Dataset:
+    """A data set of the same facts as another one, which a named set knows itself.
+
+    The other's `value_range` serves where this file's type settles none.
+    """
+    _check_spec(spec)
+    found = None if isinstance(spec, Path) else find_named(spec)
+    if found is not None:
+        return found[0].load(found[1], progress=progress)
+    facts = _Facts(replace(schema, value_range=None), None, None, None, fallback=schema.value_range)
     return _open(Path(spec), facts)
 
 
@@ -66,12 +87,14 @@ def schema_of(
     image_size: int | None = None,
     channels: int | None = None,
     classes: Sequence[str] | int | None = None,
+    bits: int | None = None,
+    value_range: ValueRange | None = None,
 ) -> tuple[Schema, int | None]:
     """The schema that `load` would give, and the number of records if no row need be read for it.
 
     Nothing is downloaded. The number is None for .csv.
     """
-    facts = _Facts(schema, image_size, channels, classes)
+    facts = _Facts(schema, image_size, channels, classes, stated_range(bits, value_range))
     named = _named(spec, facts)
     if named is not None:
         entry, split = named
@@ -89,6 +112,8 @@ class _Facts:
     image_size: int | None
     channels: int | None
     classes: Sequence[str] | int | None
+    value_range: ValueRange | None = None
+    fallback: ValueRange | None = None  # where the stored type settles none
 
     def __post_init__(self) -> None:
         for side in (self.image_size, self.channels):
@@ -101,36 +126,65 @@ class _Facts:
 
     @property
     def stated(self) -> bool:
-        given = (self.schema, self.image_size, self.channels, self.classes)
+        given = (self.schema, self.image_size, self.channels, self.classes, self.value_range)
         return any(fact is not None for fact in given)
+
+    def range_of(self, path: Path, own: ValueRange | None) -> ValueRange | None:
+        """The stated range of pixels: the caller's, or the file's `own`; they must not differ."""
+        if None not in (self.value_range, own) and self.value_range != own:
+            raise BadInput(
+                f"The range given and the one stated in or beside {path} differ; leave the former out or "
+                "correct the latter."
+            )
+        return own if self.value_range is None else self.value_range
 
     def names(self) -> tuple[str, ...] | None:
         return None if self.classes is None else class_names(self.classes)
 
 
 def _named(spec: str | Path, facts: _Facts) -> tuple[NamedSet, str] | None:
-    if not isinstance(spec, str):
-        as_path(spec)
+    _check_spec(spec)
+    if isinstance(spec, Path):
         return None
     found = find_named(spec)
     if found is None:
-        if as_path(spec).exists() or any(mark in spec for mark in "/\\.") or not spec:
+        if os.path.lexists(spec) or any(mark in spec for mark in "/\\.") or not spec:
             return None
         raise unknown_name(spec)
     if facts.stated:
         raise BadInput(
-            f"The public facts of {found[0].name} are fixed; leave schema, image size, channels "
-            "and classes out."
+            f"The public facts of {found[0].name} are fixed; leave schema, image size, channels, "
+            "classes and range out."
         )
     return found
 
 
+def _check_spec(spec: object) -> None:
+    if not isinstance(spec, (str, Path)):
+        raise BadInput(
+            f"A data set is given by its name or path, not by {type(spec).__name__}; for arrays use "
+            "Dataset.from_arrays."
+        )
+    if "\0" in str(spec):
+        raise BadInput("The path has a NUL character in it; correct it.")
+
+
 def _open(path: Path, facts: _Facts) -> Dataset:
-    if not path.exists():
-        raise BadInput(f"There is no {path}; check the path, or use the name of a known data set.")
+    try:
+        mode = path.stat().st_mode
+    except FileNotFoundError:
+        raise BadInput(
+            f"There is no {path}; check the path, or use the name of a known data set."
+        ) from None
+    except OSError as error:
+        raise BadInput(f"Cannot read {path}: {error.strerror}; check the path.") from None
+    if not stat.S_ISDIR(mode) and not stat.S_ISREG(mode):
+        raise BadInput(f"{path} is neither a file nor a folder; give the path of one.")
     known = facts.schema or _schema_file(path)
-    if path.is_dir():
+    if stat.S_ISDIR(mode):
         return _open_folder(path, facts, known)
+    if not os.access(path, os.R_OK):
+        raise BadInput(f"{path} may not be read; change its permissions.")
     suffix = path.suffix.lower()
     if suffix == ".npz":
         return _open_npz(path, facts, known)
@@ -146,12 +200,13 @@ def _open(path: Path, facts: _Facts) -> Dataset:
 
 def _schema_file(path: Path) -> Schema | None:
     file = schema_beside(path)
-    if not file.is_file():
-        return None
     try:
+        if not file.is_file():
+            return None
         facts = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise BadInput(f"{file} cannot be read as JSON ({error}); correct it.") from error
+    except (OSError, ValueError, RecursionError) as error:
+        why = error.strerror if isinstance(error, OSError) else type(error).__name__
+        raise BadInput(f"{file} cannot be read as JSON ({why}); correct it.") from error
     try:
         return Schema.from_json(facts)
     except BadInput as error:
@@ -185,8 +240,9 @@ def _open_folder(path: Path, facts: _Facts, known: Schema | None) -> Dataset:
                 f"The classes given and the folders or schema of {path} differ; make them agree."
             )
         names = stated
-    schema = Schema(kind="images", shape=shape, classes=names)
-    return Dataset(FolderSource(path, schema), schema, path.name)
+    stated_by = facts.range_of(path, known.value_range if known else None)
+    schema = Schema(kind="images", shape=shape, classes=names, value_range=stated_by)
+    return Dataset(FolderSource(path, schema, fallback=facts.fallback), schema, path.name)
 
 
 def _open_table(path: Path, facts: _Facts, known: Schema | None) -> Dataset:
@@ -202,7 +258,11 @@ def _open_table(path: Path, facts: _Facts, known: Schema | None) -> Dataset:
         raise BadInput(
             f"The classes given and those in the schema of {path} differ; make them agree."
         )
-    source = TableFile(path, known)
+    stated_by = facts.range_of(path, known.value_range)
+    if stated_by is not None and known.kind == "images":
+        known = replace(known, value_range=stated_by)
+    source = TableFile(path, known, fallback=facts.fallback)
+    known = source.schema
     if source.known_size() == 0:
         raise BadInput(f"{path} holds no rows; check the file.")
     return Dataset(source, known, path.name)
@@ -217,6 +277,9 @@ def _open_npz(path: Path, facts: _Facts, known: Schema | None) -> Dataset:
             "np.savez(path, images=…, labels=…)."
         )
     inside = read_names(members["classes"]) if "classes" in members else None
+    if "value_range" in members:
+        stated_by = facts.range_of(path, read_range(members["value_range"]))
+        facts = replace(facts, value_range=stated_by)
     return _stored(path, members["images"], members.get("labels"), facts, known, inside)
 
 
@@ -241,7 +304,10 @@ def _stored(
 ) -> Dataset:
     """Images and labels in arrays: the header gives the shape, the classes must be stated."""
     try:
-        check_pixel_type(images.dtype)
+        stated_by = facts.range_of(path, known.value_range if known else None)
+        if stated_by is None and images.dtype != np.uint8 and images.dtype.kind != "b":
+            stated_by = facts.fallback
+        scale = pixel_scale(images.dtype, stated_by)
         shape = image_shape(images.shape)
         if labels is not None:
             check_label_type(labels.dtype)
@@ -269,8 +335,8 @@ def _stored(
             "since their number "
             "must be a public fact."
         )
-    schema = Schema(kind="images", shape=shape, classes=stated or ())
-    if known is not None and known != schema:
+    schema = Schema(kind="images", shape=shape, classes=stated or (), value_range=stated_by)
+    if known is not None and replace(schema, value_range=known.value_range) != known:
         raise BadInput(f"The schema of {path} and the file's header differ; make them agree.")
-    source: Source = from_files(images, labels if schema.labelled else None, channels_first)
+    source: Source = from_files(images, labels if schema.labelled else None, channels_first, scale)
     return Dataset(source, schema, path.name)

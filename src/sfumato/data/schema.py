@@ -17,6 +17,11 @@ from sfumato.errors import BadInput
 
 ColumnKind = Literal["numerical", "categorical", "ordinal"]
 SchemaKind = Literal["images", "table"]
+ValueRange = tuple[float, float]
+
+# More is a slip of the pen or a file made to exhaust the memory, and is refused before anything is allocated.
+MOST_NUMBERS = 1 << 26  # in one record
+MOST_CLASSES = 1 << 16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,7 +107,9 @@ class Schema:
     `shape` is (channels, height, width) for images and (number of feature columns,) for a
     table, where it may be left out. `classes` names the labels in the order of their codes;
     `()` means unlabelled. In a table, `columns` are the features and `label` is the name of the
-    column that holds the class.
+    column that holds the class. `value_range` says which stored numbers of an image stand for
+    black and white, in the units of its file; None leaves that to the stored type, which settles
+    it for bytes (0 … 255), and means 0 … 1 for floating point rows of a Batch.
 
     Guarantee: two schemas are equal exactly when their public facts are, and
     `from_json(to_json())` is the identity.
@@ -113,6 +120,7 @@ class Schema:
     classes: tuple[str, ...] = ()
     columns: tuple[Column, ...] = ()
     label: str | None = None
+    value_range: ValueRange | None = None
 
     def __post_init__(self) -> None:
         if self.kind not in get_args(SchemaKind):
@@ -120,6 +128,8 @@ class Schema:
         object.__setattr__(self, "classes", _names(self.classes, "The classes"))
         object.__setattr__(self, "shape", _whole_numbers(self.shape))
         object.__setattr__(self, "columns", tuple(self.columns))
+        if self.value_range is not None:
+            object.__setattr__(self, "value_range", checked_range(self.value_range))
         if self.kind == "images":
             self._check_images()
         else:
@@ -131,6 +141,10 @@ class Schema:
                 f"Images have shape {list(self.shape)}; write [channels, height, width] with 1 or "
                 "3 channels."
             )
+        if self.dim > MOST_NUMBERS:
+            raise BadInput(
+                f"Images of shape {list(self.shape)} are larger than sfumato reads; state a smaller size."
+            )
         if self.columns or self.label is not None:
             raise BadInput(
                 'A schema of images has `columns` or `label`; these belong to kind "table", '
@@ -138,6 +152,10 @@ class Schema:
             )
 
     def _check_table(self) -> None:
+        if self.value_range is not None:
+            raise BadInput(
+                "A table's schema has `value_range`; give each column its `low` and `high` instead."
+            )
         if not self.columns or not all(isinstance(c, Column) for c in self.columns):
             raise BadInput("A table's schema needs at least one column; list its feature columns.")
         names = [column.name for column in self.columns]
@@ -187,11 +205,13 @@ class Schema:
             facts["columns"] = [column.to_json() for column in self.columns]
             if self.label is not None:
                 facts["label"] = self.label
+        if self.value_range is not None:
+            facts["value_range"] = list(self.value_range)
         return facts
 
     @classmethod
     def from_json(cls, facts: Any) -> Schema:
-        known = ("kind", "shape", "classes", "columns", "label")
+        known = ("kind", "shape", "classes", "columns", "label", "value_range")
         facts = dict(_object(facts, known, "The schema"))
         if "kind" not in facts:
             raise BadInput('The schema has no "kind"; add "kind": "images" or "kind": "table".')
@@ -207,11 +227,36 @@ def class_names(classes: Sequence[str] | int) -> tuple[str, ...]:
     if isinstance(classes, bool) or (isinstance(classes, int) and classes < 1):
         raise BadInput(f"`classes` is {classes}; pass how many classes there are, or their names.")
     if isinstance(classes, int):
+        if classes > MOST_CLASSES:
+            raise BadInput(
+                f"`classes` is more than {MOST_CLASSES:,}; state how many classes there are, or their names."
+            )
         return tuple(str(code) for code in range(classes))
     names = _names(classes, "The classes")
     if not names:
         raise BadInput("`classes` is empty; pass how many classes there are, or their names.")
     return names
+
+
+def range_of_bits(bits: int) -> ValueRange:
+    """The range of whole numbers of that many bits: 0 … 2^bits − 1."""
+    if isinstance(bits, bool) or not isinstance(bits, int) or not 1 <= bits <= 32:
+        raise BadInput(f"`bits` is {bits!r}; state how many bits a pixel has, from 1 to 32.")
+    return 0.0, float(2**bits - 1)
+
+
+def checked_range(given: Any) -> ValueRange:
+    """A stated range as two finite numbers, the lower one first."""
+    if not isinstance(given, (list, tuple)) or len(given) != 2:
+        raise BadInput(
+            "`value_range` is not a pair of numbers; write the values of black and white, such as [0, 4095]."
+        )
+    low, high = (_finite(value, "An end of `value_range`") for value in given)
+    if not low < high or not math.isfinite(high - low):
+        raise BadInput(
+            f"`value_range` is {low:g} to {high:g}; the first number must be less than the second."
+        )
+    return low, high
 
 
 def _names(names: Iterable[Any], what: str) -> tuple[str, ...]:
@@ -234,9 +279,13 @@ def _check_name(name: Any, what: str) -> None:
 
 
 def _finite(value: Any, what: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-        raise BadInput(f"{what} is {value!r}; a numerical column needs a finite public range.")
-    return float(value)
+    try:
+        number = math.nan if isinstance(value, (bool, str)) else float(value)
+    except (TypeError, ValueError, OverflowError):
+        number = math.nan
+    if not math.isfinite(number):
+        raise BadInput(f"{what} is no finite number; state a finite public range.")
+    return number
 
 
 def _whole_numbers(shape: Any) -> tuple[int, ...]:

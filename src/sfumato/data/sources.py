@@ -2,13 +2,20 @@
 
 A source hands out blocks of rows in a fixed order and knows nothing of privacy. Rows are PRIVATE:
 no error raised here quotes a value, a count or a label; a file's path and a column's name may be
-named.
+named. What a record becomes depends on its own bytes and on public facts (stored type, stated
+range) alone, never on the block it is read with.
+
+Headers are believed only as far as the file's own size bears them out, and nothing is unpacked
+before its size is known to be sane.
 """
 
 from __future__ import annotations
 
 import gzip
+import io
 import math
+import struct
+import tokenize
 import zipfile
 import zlib
 from abc import ABC, abstractmethod
@@ -19,6 +26,7 @@ from typing import IO, Any, ClassVar, Literal, cast
 
 import numpy as np
 
+from sfumato.data.schema import MOST_CLASSES, ValueRange
 from sfumato.errors import BadInput
 
 Array = np.ndarray[Any, Any]
@@ -26,6 +34,26 @@ Rows = tuple[Array, Array | None]
 
 # A scan (for `take` on a stream) holds this many rows at a time.
 SCAN_ROWS = 1024
+# No .npy header of an array of numbers is longer, nor any list of class names.
+_HEADER_BYTES = 1 << 14
+_NAMES_BYTES = 1 << 24
+# What a damaged file makes of Python's and numpy's readers; anything but Ctrl-C or a real lack of memory.
+_DAMAGE = (
+    OSError,
+    EOFError,
+    ValueError,
+    TypeError,
+    KeyError,
+    IndexError,
+    OverflowError,
+    NotImplementedError,
+    RuntimeError,
+    SyntaxError,
+    zipfile.BadZipFile,
+    zlib.error,
+    struct.error,
+    tokenize.TokenError,
+)
 
 
 class Source(ABC):
@@ -74,23 +102,48 @@ class StreamSource(Source):
         return values, labels
 
 
-class ArraySource(Source):
-    """Arrays in memory, or mapped from a file; blocks are views, nothing is copied."""
+@dataclass(frozen=True)
+class Scale:
+    """Stored numbers to 0 … 1 by a public range: low becomes 0, high becomes 1, NaN stays NaN."""
 
-    def __init__(self, values: Array, labels: Array | None) -> None:
-        self.values = values
+    low: float
+    high: float
+
+    def __call__(self, stored: Array) -> Array:
+        if (self.low, self.high) == (0.0, 1.0):
+            return stored.astype(np.float32, copy=False)
+        with np.errstate(over="ignore", invalid="ignore"):
+            unit = (stored.astype(np.float64) - self.low) / (self.high - self.low)
+            return unit.astype(np.float32)
+
+
+class ArraySource(Source):
+    """Arrays in memory, or mapped from a file; blocks are views, nothing is copied unless scaled."""
+
+    def __init__(self, values: Array, labels: Array | None, scale: Scale | None = None) -> None:
+        self.stored = values
         self.labels = labels
+        self.scale = scale
 
     def __len__(self) -> int:
-        return len(self.values)
+        return len(self.stored)
+
+    @property
+    def values(self) -> Array:
+        return self._scaled(self.stored)
 
     def blocks(self, size: int) -> Iterator[Rows]:
         for start in range(0, len(self), size):
             stop = start + size
-            yield self.values[start:stop], None if self.labels is None else self.labels[start:stop]
+            labels = None if self.labels is None else self.labels[start:stop]
+            yield self._scaled(self.stored[start:stop]), labels
 
     def take(self, indices: Array) -> Rows:
-        return self.values[indices], None if self.labels is None else self.labels[indices]
+        labels = None if self.labels is None else self.labels[indices]
+        return self._scaled(self.stored[indices]), labels
+
+    def _scaled(self, stored: Array) -> Array:
+        return stored if self.scale is None else self.scale(stored)
 
 
 @dataclass(frozen=True)
@@ -116,7 +169,7 @@ class Stored:
             return np.memmap(
                 self.path, self.dtype, "c", offset=self.offset, shape=self.shape, order=order
             )
-        except (OSError, ValueError) as error:
+        except _DAMAGE as error:
             raise _unreadable(self.path) from error
 
     def open(self) -> IO[bytes]:
@@ -130,7 +183,7 @@ class Stored:
                 stream = _open_packed(self.path, self.packing)
             _exactly(stream, self.offset, self.path)
             return stream
-        except (OSError, EOFError, zipfile.BadZipFile, zlib.error, KeyError) as error:
+        except _DAMAGE as error:
             raise _unreadable(self.path) from error
 
     def blocks(self, size: int) -> Iterator[Array]:
@@ -146,11 +199,16 @@ class FileSource(StreamSource):
     """Images and labels inside compressed files, read front to back in constant memory."""
 
     def __init__(
-        self, values: Stored, labels: Stored | None, arrange: Callable[[Array], Array]
+        self,
+        values: Stored,
+        labels: Stored | None,
+        arrange: Callable[[Array], Array],
+        scale: Scale | None = None,
     ) -> None:
         self.values = values
         self.labels = labels
         self.arrange = arrange
+        self.scale = scale
 
     def __len__(self) -> int:
         return self.values.shape[0]
@@ -158,36 +216,49 @@ class FileSource(StreamSource):
     def blocks(self, size: int) -> Iterator[Rows]:
         if self.labels is None:
             for values in self.values.blocks(size):
-                yield self.arrange(values), None
+                yield self._unit(values), None
         else:
             for values, labels in zip(
                 self.values.blocks(size), self.labels.blocks(size), strict=True
             ):
-                yield self.arrange(values), labels
+                yield self._unit(values), labels
+
+    def _unit(self, stored: Array) -> Array:
+        arranged = self.arrange(stored)
+        return arranged if self.scale is None else self.scale(arranged)
 
 
 class MappedSource(ArraySource):
     """Arrays mapped from uncompressed files; travels to another process as paths, not as rows."""
 
     def __init__(
-        self, values: Stored, labels: Stored | None, arrange: Callable[[Array], Array]
+        self,
+        values: Stored,
+        labels: Stored | None,
+        arrange: Callable[[Array], Array],
+        scale: Scale | None = None,
     ) -> None:
-        self._parts = (values, labels, arrange)
-        super().__init__(arrange(values.map()), None if labels is None else labels.map())
+        self._parts = (values, labels, arrange, scale)
+        super().__init__(arrange(values.map()), None if labels is None else labels.map(), scale)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return MappedSource, self._parts
 
 
-def from_files(values: Stored, labels: Stored | None, arrange: Callable[[Array], Array]) -> Source:
+def from_files(
+    values: Stored,
+    labels: Stored | None,
+    arrange: Callable[[Array], Array],
+    scale: Scale | None = None,
+) -> Source:
     if labels is not None and labels.shape != values.shape[:1]:
         raise BadInput(
             f"The images in {values.path} and their labels are not equally many; give one label "
             "an image."
         )
     if values.mappable and (labels is None or labels.mappable):
-        return MappedSource(values, labels, arrange)
-    return FileSource(values, labels, arrange)
+        return MappedSource(values, labels, arrange, scale)
+    return FileSource(values, labels, arrange, scale)
 
 
 # ---------------------------------------------------------------------------------- image layouts
@@ -222,12 +293,43 @@ def as_stored(values: Array) -> Array:
     return values
 
 
-def check_pixel_type(dtype: np.dtype[Any]) -> None:
-    if dtype != np.uint8 and dtype.kind != "f":
-        raise BadInput(
-            f"Images have type {dtype}; give uint8 in 0..255 or floating point in 0..1 (divide by "
-            "255)."
+def pixel_scale(dtype: np.dtype[Any], stated: ValueRange | None) -> Scale | None:
+    """How stored pixels become 0 … 1; None where they are bytes of 0 … 255, which stay as they are.
+
+    The stored type settles the range of bytes and of booleans. It settles no other: sixteen bits
+    may hold twelve, and floating point anything, so there the range must be stated. Nothing is
+    guessed from values.
+    """
+    if dtype.kind not in "biuf":
+        raise BadInput(f"Images have type {dtype}; give whole numbers, floating point or booleans.")
+    if stated is None:
+        if dtype == np.uint8:
+            return None
+        if dtype.kind == "b":
+            return Scale(0.0, 1.0)
+        raise unsettled(f"Images of type {dtype}", dtype)
+    low, high = stated
+    if dtype.kind in "iu":
+        limits = np.iinfo(dtype)
+        if low < limits.min or high > limits.max:
+            raise BadInput(
+                f"Images have type {dtype}, which cannot hold the stated range {low:g} … {high:g}; "
+                "state the range of the file's own numbers."
+            )
+    return None if dtype == np.uint8 and (low, high) == (0.0, 255.0) else Scale(low, high)
+
+
+def unsettled(what: str, dtype: np.dtype[Any]) -> BadInput:
+    """The error for pixels whose range their stored type does not settle."""
+    remedy = "pass value_range=(0, 1) or whatever it is (--range 0 1)"
+    if dtype.kind in "iu":
+        remedy = (
+            "pass bits=12 or bits=16 (--bits 12), or value_range=(LOW, HIGH) (--range LOW HIGH)"
         )
+    return BadInput(
+        f"{what} do not say which numbers stand for black and white; {remedy}, or write "
+        '"value_range" into the schema, since reading it off the pixels would be a leak.'
+    )
 
 
 def check_label_type(dtype: np.dtype[Any]) -> None:
@@ -246,7 +348,9 @@ def npz_members(path: Path) -> dict[str, Stored]:
             for info in archive.infolist():
                 if info.filename.endswith(".npy"):
                     found[info.filename.removesuffix(".npy")] = _npy_header(path, archive, info)
-    except (OSError, EOFError, ValueError, zipfile.BadZipFile, zlib.error) as error:
+    except BadInput:
+        raise
+    except _DAMAGE as error:
         raise _unreadable(path) from error
     return found
 
@@ -256,25 +360,35 @@ def npy_header(path: Path) -> Stored:
     try:
         with path.open("rb") as stream:
             shape, fortran, dtype, offset = _npy_facts(stream)
-    except (OSError, EOFError, ValueError) as error:
+        size = path.stat().st_size
+    except _DAMAGE as error:
         raise _unreadable(path) from error
-    if dtype.hasobject or path.stat().st_size != offset + dtype.itemsize * math.prod(shape):
+    if dtype.hasobject or size != offset + dtype.itemsize * math.prod(shape):
         raise _unreadable(path)
     return Stored(path, dtype, shape, offset, None, "plain", fortran)
 
 
 def _npy_facts(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any], int]:
     version = np.lib.format.read_magic(stream)
-    read = (
-        np.lib.format.read_array_header_1_0
-        if version == (1, 0)
-        else np.lib.format.read_array_header_2_0
-    )
-    shape, fortran, dtype = read(stream)
-    return shape, fortran, dtype, stream.tell()
+    first = version == (1, 0)
+    prefix = stream.read(2 if first else 4)
+    length = int.from_bytes(prefix, "little")
+    if length > _HEADER_BYTES:
+        raise ValueError("header too long")
+    # numpy would read whatever length the file claims before it looks at it.
+    header = io.BytesIO(prefix + stream.read(length))
+    read = np.lib.format.read_array_header_1_0 if first else np.lib.format.read_array_header_2_0
+    shape, fortran, dtype = read(header)
+    if any(isinstance(side, bool) or side < 0 for side in shape):
+        raise ValueError("negative side")
+    return shape, fortran, dtype, 8 + len(prefix) + length
 
 
 def _npy_header(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> Stored:
+    if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        raise BadInput(
+            f"{path} is packed in a way that numpy never uses; save it with np.savez_compressed."
+        )
     with archive.open(info) as stream:
         shape, fortran, dtype, offset = _npy_facts(stream)
     if dtype.hasobject:
@@ -282,6 +396,8 @@ def _npy_header(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> 
             f"{path} holds Python objects, which sfumato never loads; save plain arrays of "
             "numbers or text."
         )
+    if info.file_size != offset + dtype.itemsize * math.prod(shape):
+        raise _unreadable(path)
     if info.compress_type != zipfile.ZIP_STORED:
         if fortran and len(shape) > 1:
             raise BadInput(
@@ -300,10 +416,30 @@ def _npy_header(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> 
 
 def read_names(stored: Stored) -> tuple[str, ...]:
     """A small array of text or numbers (class names: public facts), as text."""
+    return tuple(str(name) for name in _read_small(stored, "USiub"))
+
+
+def read_range(stored: Stored) -> ValueRange:
+    """The range that a writer stated inside its file."""
+    numbers = _read_small(stored, "iuf").tolist()
+    if len(numbers) != 2:
+        raise _unreadable(stored.path)
+    return float(numbers[0]), float(numbers[1])
+
+
+def _read_small(stored: Stored, kinds: str) -> Array:
+    size = stored.dtype.itemsize * math.prod(stored.shape)
+    fits = len(stored.shape) == 1 and stored.shape[0] <= MOST_CLASSES and size <= _NAMES_BYTES
+    if not fits or stored.dtype.kind not in kinds:
+        raise _unreadable(stored.path)
     with stored.open() as stream:
-        size = stored.dtype.itemsize * math.prod(stored.shape)
         data = _exactly(stream, size, stored.path)
-    return tuple(str(name) for name in np.frombuffer(data, stored.dtype))
+    try:
+        array = np.frombuffer(data, stored.dtype)
+        array.tolist()  # text that is none fails here
+    except _DAMAGE as error:
+        raise _unreadable(stored.path) from error
+    return array
 
 
 def idx_header(path: Path) -> Stored:
@@ -317,11 +453,12 @@ def idx_header(path: Path) -> Stored:
                     f"{path} is not an IDX file of bytes; check that it is the right file."
                 )
             sizes = np.frombuffer(_exactly(stream, 4 * magic[3], path), ">u4")
-    except (OSError, EOFError, zlib.error) as error:
+        stored_bytes = path.stat().st_size
+    except _DAMAGE as error:
         raise _unreadable(path) from error
     shape = tuple(int(size) for size in sizes)
     offset = 4 + 4 * len(shape)
-    if packing == "plain" and path.stat().st_size != offset + math.prod(shape):
+    if packing == "plain" and stored_bytes != offset + math.prod(shape):
         raise _unreadable(path)
     return Stored(path, np.dtype(np.uint8), shape, offset, None, packing)
 
@@ -334,7 +471,7 @@ def _open_packed(path: Path, packing: str) -> IO[bytes]:
 def _exactly(stream: IO[bytes], size: int, path: Path) -> bytes:
     try:
         data = stream.read(size)
-    except (OSError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+    except _DAMAGE as error:
         raise _unreadable(path) from error
     if len(data) != size:
         raise _unreadable(path)
@@ -342,6 +479,10 @@ def _exactly(stream: IO[bytes], size: int, path: Path) -> bytes:
 
 
 def _unreadable(path: Path) -> BadInput:
-    if not path.exists():
+    try:
+        path.stat()
+    except FileNotFoundError:
         return BadInput(f"There is no {path}; check the path.")
+    except (OSError, ValueError):
+        pass
     return BadInput(f"{path} is truncated, damaged or not readable; restore it from its original.")

@@ -3,13 +3,22 @@
 Categories become their codes in the schema's order, missing values NaN, labels their class code.
 Ranges and categories are PUBLIC and come from the schema; the cells are PRIVATE, so no error quotes
 one (Arrow's own messages do, and are therefore never passed on).
+
+**Guarantee**: a cell is read by the schema and the file's layout alone. No type is inferred from
+rows, and nothing is decided for a block of them, so a record changes what it is itself and no other
+record; a record that breaks the form of the file stops the reading for good, wherever it stands.
+In a .csv one line is one record: a line that is no well-formed record (a stray or unclosed quote,
+too few or too many fields, a NUL) is refused by its number.
 """
 
 from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from datetime import date
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +28,19 @@ import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
-from sfumato.data.schema import Column, Schema
-from sfumato.data.sources import Array, Rows, StreamSource
-from sfumato.errors import BadInput
+from sfumato.data.schema import Column, Schema, ValueRange
+from sfumato.data.sources import Array, Rows, Scale, StreamSource, pixel_scale
+from sfumato.errors import BadInput, SfumatoError
 
 LABEL = "label"
-# What stands for an empty cell in a .csv, unless the schema names it as a category or class.
+# What stands for an empty cell among the numbers of a .csv. An empty category is none of the categories.
 _MISSING = ("", "?", "NA", "N/A", "NaN", "nan", "null", "NULL", "None")
+# A .csv is read so many bytes at a time, and no line may be longer than the second number (or 64 a column).
+CSV_BYTES = 1 << 18
+_LINE_BYTES = 1 << 20
+PARQUET_ROWS = 8192
+# A column of a row group that claims to unpack to so much, from a thousandth of it, is refused.
+_UNPACKED_BYTES = 1 << 30
 
 # ------------------------------------------------------------------------------- cells to numbers
 
@@ -49,12 +64,18 @@ def encode_columns(columns: Mapping[str, Any], schema: Schema) -> Rows:
     if absent:
         raise BadInput(f"The table lacks the columns {absent}; add them or correct the schema.")
     arrays = {}
+    numerical = {column.name for column in schema.columns if column.kind == "numerical"}
+    categories = {column.name: column.categories for column in schema.columns}
     for name in column_names(schema):
         try:
-            arrays[name] = _arrow(columns[name])
-        except (pa.ArrowException, TypeError, ValueError):
+            if name in numerical:
+                arrays[name] = _arrow(columns[name], _number)
+            else:
+                lookup = _Lookup(categories.get(name, schema.classes))
+                arrays[name] = _arrow(columns[name], lookup.name)
+        except (pa.ArrowException, TypeError, ValueError, OverflowError):
             raise BadInput(
-                f"Column {name!r} mixes types or holds objects; make it all numbers or all text."
+                f"Column {name!r} holds something else than numbers or text as its schema says; convert it."
             ) from None
     if len({len(array) for array in arrays.values()}) != 1:
         raise BadInput("The columns are not equally long; give every column one value a record.")
@@ -66,9 +87,27 @@ def encode_columns(columns: Mapping[str, Any], schema: Schema) -> Rows:
     return _encode(arrays, schema)
 
 
-def _arrow(values: Any) -> pa.Array:
-    array = pa.array(values if hasattr(values, "dtype") else list(values), from_pandas=True)
-    return array.combine_chunks() if isinstance(array, pa.ChunkedArray) else array
+def _arrow(values: Any, convert: Callable[[Any], float | str | None]) -> pa.Array:
+    """A column as an Arrow array; one of Python objects is converted cell by cell, so that no cell decides its type."""
+    if hasattr(values, "dtype") and values.dtype != object:
+        array = pa.array(values, from_pandas=True)
+        return array.combine_chunks() if isinstance(array, pa.ChunkedArray) else array
+    kind = pa.float64() if convert is _number else pa.string()
+    return pa.array([None if _absent(value) else convert(value) for value in values], kind)
+
+
+def _absent(value: Any) -> bool:
+    if value is None or type(value).__name__ in ("NAType", "NaTType"):
+        return True
+    return isinstance(value, (float, np.floating)) and bool(np.isnan(value))
+
+
+def _number(value: Any) -> float:
+    if isinstance(value, (int, float, Decimal, np.integer, np.floating)) and not isinstance(
+        value, bool
+    ):
+        return float(value)
+    raise TypeError("no number")
 
 
 def _refuse_unknown(
@@ -120,24 +159,95 @@ def _numbers(array: pa.Array, column: Column) -> Array:
 
 
 def _codes(array: pa.Array, name: str, categories: tuple[str, ...]) -> pa.Array:
-    """The code of each cell, null where it is missing or none of the categories."""
-    known = list(categories)
-    if isinstance(array, pa.DictionaryArray):
-        array = array.dictionary_decode()
-    if pa.types.is_boolean(array.type):
-        known = [category.lower() for category in known]
-    elif pa.types.is_floating(array.type):
-        # Whole numbers that became floating point because some are missing: "1", not "1.0".
-        whole = array.cast(pa.int64(), safe=False)
-        if pc.all(pc.equal(whole.cast(array.type, safe=False), array)).as_py() is not False:
-            array = whole
+    """The code of each cell, null where it is missing or none of the categories; see `_Lookup`."""
+    if pa.types.is_null(array.type):
+        return pa.nulls(len(array), pa.int32())
     try:
-        text = pc.utf8_trim_whitespace(array.cast(pa.string()))
-    except (pa.ArrowException, TypeError):
+        # Only to look up each distinct value once: the code is a function of the cell.
+        coded = array if isinstance(array, pa.DictionaryArray) else array.dictionary_encode()
+        lookup = _Lookup(categories)
+        codes = [lookup.code(value) for value in _plain(coded.dictionary)]
+        return pa.array(codes, pa.int32()).take(coded.indices)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError):
         raise BadInput(
             f"Column {name!r} has categories and is {array.type}; convert it to text or numbers."
         ) from None
-    return pc.index_in(text, value_set=pa.array(known, pa.string()))
+
+
+def _plain(values: pa.Array) -> Sequence[Any]:
+    kind = values.type
+    if pa.types.is_floating(kind):
+        # Keeps the type: 0.1 in 32 bits is written "0.1".
+        return list(values.to_numpy(zero_copy_only=False).astype(kind.to_pandas_dtype()))
+    if pa.types.is_boolean(kind) or pa.types.is_integer(kind) or pa.types.is_decimal(kind):
+        return list(values.to_pylist())
+    return list(values.cast(pa.string()).to_pylist())
+
+
+_NUMERAL = re.compile(r"[+-]?\d{1,40}(\.\d{0,40})?([eE][+-]?\d{1,2})?", re.ASCII)
+
+
+class _Lookup:
+    """Which category a cell is, by the cell alone.
+
+    Text is the category that it spells, blanks around it aside; a number is the category that spells this
+    number (1, 1.0 and −0.0 are "1", "1" and "0"; "1.0" and "1e10" are spellings too); a truth value is the
+    category "true" or "false" in any case. All else is none of the categories.
+    """
+
+    def __init__(self, categories: Sequence[str]) -> None:
+        self._categories = tuple(categories)
+        self._texts = {text: code for code, text in enumerate(categories)}
+        self._numbers: dict[str, int] = {}
+        self._truths: dict[str, int] = {}
+        for code, text in enumerate(categories):
+            self._truths.setdefault(text.lower(), code)
+            if _NUMERAL.fullmatch(text):
+                self._numbers.setdefault(_written_out(Decimal(text)), code)
+
+    def code(self, value: Any) -> int | None:
+        if isinstance(value, str):
+            return self._texts.get(value.strip())
+        if isinstance(value, (bool, np.bool_)):
+            return self._truths.get("true" if value else "false")
+        if isinstance(value, (int, np.integer)):
+            return self._of_number(str(int(value)))
+        if isinstance(value, (float, np.floating)):
+            if not np.isfinite(value):
+                return None
+            # The shortest decimal that reads back as this number; + 0.0 drops the sign of a zero.
+            return self._of_number(np.format_float_positional(value + value.__class__(0), trim="-"))
+        if isinstance(value, Decimal):
+            return self._of_number(_written_out(value)) if value.is_finite() else None
+        return None
+
+    def name(self, value: Any) -> str:
+        """The category of a Python object, or some text that is none."""
+        if isinstance(value, str):
+            return value
+        if isinstance(value, date):
+            return str(value)
+        if not isinstance(value, (bool, int, float, Decimal, np.generic)):
+            raise TypeError("neither text nor number")
+        code = self.code(value)
+        return "" if code is None else self._categories[code]
+
+    def _of_number(self, text: str) -> int | None:
+        found = self._texts.get(text)
+        return self._numbers.get(text) if found is None else found
+
+
+def _written_out(number: Decimal) -> str:
+    """A number in decimal digits without an exponent or needless zeros."""
+    text = format(number, "f")
+    if "." in text:
+        text = text.rstrip("0").rstrip(".")
+    text = text.lstrip("+")
+    sign, digits = ("-", text[1:]) if text.startswith("-") else ("", text)
+    digits = digits.lstrip("0") or "0"
+    if digits.startswith("."):
+        digits = "0" + digits
+    return digits if digits == "0" else sign + digits
 
 
 # ------------------------------------------------------------------------------- numbers to cells
@@ -184,23 +294,34 @@ def _names(codes: Array, names: Sequence[str]) -> pa.Array:
 
 
 class TableFile(StreamSource):
-    """A .csv or .parquet file with the columns of a schema, streamed in constant memory."""
+    """A .csv or .parquet file with the columns of a schema, streamed in constant memory.
 
-    def __init__(self, path: Path, schema: Schema) -> None:
+    `len` of a .csv reads it through: whoever asks has read private rows, though nothing but their
+    number comes of it.
+    """
+
+    def __init__(self, path: Path, schema: Schema, *, fallback: ValueRange | None = None) -> None:
         self.path = path
         self.schema = schema
         self._parquet = path.suffix.lower() == ".parquet"
         self._size: int | None = None
-        self._pixel: Any = np.uint8
-        self._header: list[str] = []
-        self._header = self._parquet_header() if self._parquet else _csv_header(path)
-        there = set(self._header)
-        absent = [name for name in column_names(schema) if name not in there]
+        self._pixel: np.dtype[Any] = np.dtype(np.uint8)
+        self._scale: Scale | None = None
+        self._header = self._parquet_header() if self._parquet else self._csv_header()
+        wanted = column_names(schema)
+        absent = [name for name in wanted if name not in set(self._header)]
         if absent:
             shown = f"{absent[:5]}{' and more' if len(absent) > 5 else ''}"
             raise BadInput(
                 f"{path} lacks the columns {shown}; correct the file's header or the schema."
             )
+        if len(set(self._header)) < len(self._header):
+            twice = [name for name in wanted if self._header.count(name) > 1]
+            if twice:
+                raise BadInput(f"{path} has two columns {twice[0]!r}; rename or remove one.")
+        if schema.kind == "images":
+            self._settle(fallback)
+        self._lines = _csv_lines(len(self._header))
 
     def known_size(self) -> int | None:
         """The number of rows when the file's header tells it, without reading a row."""
@@ -208,12 +329,11 @@ class TableFile(StreamSource):
 
     def __len__(self) -> int:
         if self._size is None:
-            names = column_names(self.schema)
-            self._size = sum(len(piece) for piece in self._csv_pieces([names[-1]]))
+            self._size = sum(self._records(block) for block in self._csv_blocks())
         return self._size
 
     def blocks(self, size: int) -> Iterator[Rows]:
-        pieces = self._parquet_pieces(size) if self._parquet else self._csv_pieces(None)
+        pieces = self._parquet_pieces(size) if self._parquet else self._csv_pieces()
         for piece in _rebatched(pieces, size):
             yield self._rows(piece)
 
@@ -232,80 +352,182 @@ class TableFile(StreamSource):
                 )
             values[:, index] = arrays[name].to_numpy(zero_copy_only=False)
         labels = _labels(arrays[LABEL], self.schema) if self.schema.labelled else None
+        if self._scale is not None:
+            values = self._scale(values)
         return values.reshape(-1, *self.schema.shape), labels
+
+    def _settle(self, fallback: ValueRange | None) -> None:
+        """The type of the pixels and their range; a .csv holds bytes unless a range is stated."""
+        stated = self.schema.value_range
+        if not self._parquet:
+            if stated is not None:
+                self._pixel, self._scale = np.dtype(np.float64), Scale(*stated)
+            return
+        kinds = {self._layout.field(name).type for name in pixel_names(self.schema)}
+        try:
+            (kind,) = kinds
+            self._pixel = np.dtype(kind.to_pandas_dtype())
+        except (ValueError, TypeError, NotImplementedError):
+            raise BadInput(
+                f"The pixels in {self.path} are not of one type of numbers; store all as uint8."
+            ) from None
+        if stated is None and self._pixel != np.uint8 and self._pixel.kind != "b" and fallback:
+            self.schema = replace(self.schema, value_range=fallback)
+        try:
+            self._scale = pixel_scale(self._pixel, self.schema.value_range)
+        except BadInput as error:
+            raise BadInput(f"{self.path}: {error}") from None
 
     # ------------------------------------------------------------------------------------ parquet
 
     def _parquet_header(self) -> list[str]:
-        with self._reading(), pq.ParquetFile(self.path) as file:
+        with _Reading(self.path), pq.ParquetFile(self.path) as file:
             self._size = file.metadata.num_rows
-            layout = file.schema_arrow
-        if self.schema.kind == "images":
-            kinds = {
-                layout.field(name).type for name in pixel_names(self.schema) if name in layout.names
-            }
-            if kinds - {pa.uint8()}:
-                if not all(pa.types.is_floating(kind) for kind in kinds):
-                    raise BadInput(
-                        f"The pixels in {self.path} are not of one type; store uint8 in 0..255 or "
-                        "floating point in 0..1."
-                    )
-                self._pixel = np.float32
-        return list(layout.names)
+            self._layout = file.schema_arrow
+            return list(self._layout.names)
 
     def _parquet_pieces(self, size: int) -> Iterator[pa.Table]:
         names = column_names(self.schema)
         # One row group at a time, each through a small buffer: Arrow would read far ahead.
         options = {"buffer_size": 1 << 16, "pre_buffer": False}
-        with self._reading(), pq.ParquetFile(self.path, **options) as file:
+        rows = 0
+        with _Reading(self.path), pq.ParquetFile(self.path, **options) as file:
             for group in range(file.num_row_groups):
+                self._refuse_bomb(file.metadata.row_group(group))
                 for batch in file.iter_batches(
-                    min(size, 8192), row_groups=[group], columns=names, use_threads=False
+                    min(size, PARQUET_ROWS), row_groups=[group], columns=names, use_threads=False
                 ):
+                    rows += len(batch)
                     yield pa.Table.from_batches([batch]).select(names)
+            if rows != self._size:
+                raise BadInput(f"{self.path} is damaged; restore it from its original.")
+
+    def _refuse_bomb(self, group: Any) -> None:
+        for index in range(group.num_columns):
+            column = group.column(index)
+            unpacked, packed = column.total_uncompressed_size, column.total_compressed_size
+            if unpacked > _UNPACKED_BYTES and unpacked > 1000 * packed:
+                raise BadInput(
+                    f"{self.path} would unpack to far more than it holds; write it again from its original."
+                )
 
     # ---------------------------------------------------------------------------------------- csv
 
-    def _csv_pieces(self, columns: list[str] | None) -> Iterator[pa.Table]:
+    def _csv_header(self) -> list[str]:
+        try:
+            with self.path.open("rb") as stream:
+                line = stream.readline(16 * _LINE_BYTES)
+            text = line.decode("utf-8-sig").rstrip("\r\n")
+            if line and not _csv_lines(None).fullmatch(text.encode() + b"\n"):
+                raise csv.Error
+            return next(csv.reader([text], strict=True), [])
+        except FileNotFoundError:
+            raise BadInput(f"There is no {self.path}; check the path.") from None
+        except (OSError, ValueError, csv.Error):
+            raise BadInput(
+                f"{self.path} does not begin with a line of column names in UTF-8; convert it."
+            ) from None
+
+    def _csv_blocks(self) -> Iterator[bytes]:
+        """The lines below the header in blocks of whole, well-formed ones."""
+        size = max(CSV_BYTES, 16 * self.schema.dim)
+        longest = max(_LINE_BYTES, 64 * len(self._header))
+        number = 2
+        with _Reading(self.path), self.path.open("rb") as stream:
+            stream.readline()
+            rest = b""
+            while True:
+                chunk = stream.read(size)
+                block = rest + (chunk or b"\n" * bool(rest))
+                cut = block.rfind(b"\n") + 1
+                block, rest = block[:cut], block[cut:]
+                if len(block) > longest:
+                    for line in block.split(b"\n"):
+                        if len(line) > longest:
+                            raise self._malformed(number)
+                        number += 1
+                    number -= block.count(b"\n") + 1
+                if len(rest) > longest:
+                    raise self._malformed(number + block.count(b"\n"))
+                good = self._lines.match(block)
+                end = good.end() if good else 0
+                if end != len(block):
+                    raise self._malformed(number + block.count(b"\n", 0, end))
+                if block:
+                    yield block
+                    number += block.count(b"\n")
+                if not chunk:
+                    return
+
+    def _malformed(self, number: int) -> BadInput:
+        return BadInput(
+            f"Line {number} of {self.path} is not one record of {len(self._header)} fields (a stray or "
+            "unclosed quote, a line break inside a field, a missing or extra comma, a NUL, or far too long); "
+            "correct or remove it."
+        )
+
+    def _records(self, block: bytes) -> int:
+        lines = block.count(b"\n")
+        if len(self._header) == 1:
+            return lines
+        # In a file of several columns an empty line is none.
+        if block[:1] in b"\r\n" or b"\n\n" in block or b"\n\r\n" in block:
+            return sum(1 for line in block.splitlines() if line)
+        return lines
+
+    def _csv_pieces(self) -> Iterator[pa.Table]:
         schema = self.schema
         kinds: dict[str, Any] = {name: pa.string() for name in column_names(schema)}
         if schema.kind == "images":
-            kinds |= {name: pa.uint8() for name in pixel_names(schema)}
+            pixel = pa.uint8() if self._scale is None else pa.float64()
+            kinds |= dict.fromkeys(pixel_names(schema), pixel)
         else:
             kinds |= {c.name: pa.float64() for c in schema.columns if c.kind == "numerical"}
-        taken = set(schema.classes) | {name for c in schema.columns for name in c.categories}
-        with self._reading():
-            reader = pa_csv.open_csv(
-                self.path,
-                # A block must hold a whole line, and lines of pixels are long; Arrow reads up to 32
-                # blocks ahead, so they stay small otherwise.
-                read_options=pa_csv.ReadOptions(
-                    use_threads=False, block_size=max(1 << 18, 16 * schema.dim)
-                ),
-                parse_options=pa_csv.ParseOptions(
-                    newlines_in_values=True,
-                    # In a file of one column an empty line is a record with a missing value.
-                    ignore_empty_lines=len(self._header) > 1,
-                ),
-                convert_options=pa_csv.ConvertOptions(
-                    column_types=kinds,
-                    include_columns=columns or column_names(schema),
-                    null_values=[mark for mark in _MISSING if mark not in taken],
-                    strings_can_be_null=True,
-                ),
+        places = {name: str(index) for index, name in enumerate(self._header)}
+        parse = pa_csv.ParseOptions(
+            newlines_in_values=False,
+            # In a file of one column an empty line is a record with a missing value.
+            ignore_empty_lines=len(self._header) > 1,
+        )
+        convert = pa_csv.ConvertOptions(
+            column_types={places[name]: kind for name, kind in kinds.items()},
+            include_columns=[places[name] for name in kinds],
+            null_values=list(_MISSING),
+            strings_can_be_null=False,
+        )
+        for block in self._csv_blocks():
+            read = pa_csv.ReadOptions(
+                use_threads=False,
+                block_size=len(block) + 1,
+                column_names=[str(index) for index in range(len(self._header))],
             )
-            with reader:
-                for batch in reader:
-                    yield pa.Table.from_batches([batch])
+            with _Reading(self.path, self._header):
+                table = pa_csv.read_csv(
+                    pa.BufferReader(block),
+                    read_options=read,
+                    parse_options=parse,
+                    convert_options=convert,
+                )
+                if len(table) != self._records(block):
+                    raise BadInput(f"{self.path} cannot be read line by line; check its quotes.")
+            yield table.rename_columns(list(kinds))
 
-    def _reading(self) -> _Reading:
-        return _Reading(self.path, self._header)
+
+def _csv_lines(columns: int | None) -> re.Pattern[bytes]:
+    """Well-formed lines of so many fields, or empty: quotes only around a field, doubled inside it.
+
+    Possessive throughout, so that a match takes time in proportion to the bytes, and ends where the
+    first malformed line begins.
+    """
+    field = rb'(?:"(?:[^"\r\n\0]|"")*+"|[^",\r\n\0]*+)'
+    more = b"*+" if columns is None else b"{%d}+" % max(columns - 1, 0)
+    return re.compile(b"(?:(?:%s(?:,%s)%s)?+\r?\n)*+" % (field, field, more))
 
 
 class _Reading:
     """Turns Arrow's errors, which quote cells, into sentences that do not."""
 
-    def __init__(self, path: Path, header: list[str]) -> None:
+    def __init__(self, path: Path, header: list[str] | None = None) -> None:
         self.path = path
         self.header = header
 
@@ -314,9 +536,10 @@ class _Reading:
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if isinstance(error, FileNotFoundError):
             raise BadInput(f"There is no {self.path}; check the path.") from None
-        if isinstance(error, (pa.ArrowException, OSError, UnicodeDecodeError)):
+        # Damage takes many forms in Arrow: its own exceptions, OSError, ValueError, OverflowError.
+        if isinstance(error, Exception) and not isinstance(error, SfumatoError):
             cell = re.search(r"In CSV column #(\d+)", str(error))
-            if cell:
+            if cell and self.header:
                 name = self.header[int(cell[1])]
                 need = "whole numbers from 0 to 255" if name.startswith("pixel_") else "numbers"
                 raise BadInput(
@@ -326,16 +549,6 @@ class _Reading:
             raise BadInput(
                 f"{self.path} is truncated, damaged or not a table; restore it from its original."
             ) from None
-
-
-def _csv_header(path: Path) -> list[str]:
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as stream:
-            return next(csv.reader(stream), [])
-    except FileNotFoundError:
-        raise BadInput(f"There is no {path}; check the path.") from None
-    except (OSError, UnicodeDecodeError, csv.Error):
-        raise BadInput(f"{path} is not a readable .csv file in UTF-8; convert it.") from None
 
 
 def _rebatched(pieces: Iterator[pa.Table], size: int) -> Iterator[pa.Table]:

@@ -1,8 +1,8 @@
 """Saving a data set as .npz, .csv, .parquet or a folder of PNGs: all or nothing, streaming.
 
 What is written is whatever the data set holds; the schema that goes beside it (`schema.json`) is
-PUBLIC. Floating point images keep their numbers in .npz and .parquet and are rounded to 8 bits in
-.csv and PNG.
+PUBLIC. Floating point images go into .npz and .parquet in the units of their schema's range, which
+is written with them, and are rounded to 8 bits in .csv and PNG.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import tempfile
 import zipfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,7 @@ import pyarrow.parquet as pq
 from PIL import Image
 
 from sfumato.data.folders import folder_name
+from sfumato.data.schema import Schema
 from sfumato.data.sources import Array
 from sfumato.data.tables import arrow_schema, decode_rows
 from sfumato.errors import BadInput
@@ -95,15 +97,20 @@ def _save_npz(data: Dataset, path: Path, progress: Progress) -> None:
         first = next(data.batches(1)).values.numpy()
         with _member(archive, "images", first.dtype, (size, *data.schema.shape)) as stream:
             for batch in data.batches(_rows_at_once(data)):
-                stream.write(np.ascontiguousarray(batch.values.numpy()).data)
+                stored = _in_units(batch.values.numpy(), data.schema)
+                stream.write(np.ascontiguousarray(stored).data)
                 if batch.labels is not None:
                     labels.append(batch.labels.numpy())
                 stage.advance(len(batch))
+        facts: dict[str, Array] = {}
         if data.schema.labelled:
-            codes = np.concatenate(labels)
-            for name, array in (("labels", codes), ("classes", np.array(data.schema.classes))):
-                with _member(archive, name, array.dtype, array.shape) as stream:
-                    stream.write(array.tobytes())
+            facts = {"labels": np.concatenate(labels), "classes": np.array(data.schema.classes)}
+        stated = _written(data.schema, first.dtype).value_range
+        if stated is not None:
+            facts["value_range"] = np.array(stated)
+        for name, array in facts.items():
+            with _member(archive, name, array.dtype, array.shape) as stream:
+                stream.write(array.tobytes())
 
 
 @contextlib.contextmanager
@@ -133,12 +140,13 @@ def _save_table(data: Dataset, path: Path, progress: Progress) -> None:
     ):
         for batch in data.batches(_rows_at_once(data)):
             values = batch.values.numpy()
-            if text and data.schema.kind == "images":
-                values = _eight_bits(values)
+            if data.schema.kind == "images":
+                values = _eight_bits(values) if text else _in_units(values, data.schema)
             labels = None if batch.labels is None else batch.labels.numpy()
             writer.write_batch(decode_rows(values, labels, data.schema, layout))
             stage.advance(len(batch))
-    write_json(schema_beside(path), data.schema.to_json())
+    written = _written(data.schema, np.dtype(np.uint8) if text else first.dtype)
+    write_json(schema_beside(path), written.to_json())
 
 
 def _table_writer(path: Path, layout: Any, text: bool) -> Any:
@@ -176,7 +184,8 @@ def _save_folder(data: Dataset, path: Path, progress: Progress) -> None:
                 list(pool.map(_write_png, pixels, files))
                 start += len(batch)
                 stage.advance(len(batch))
-        write_json(folder / "schema.json", data.schema.to_json())
+        written = _written(data.schema, np.dtype(np.uint8))
+        write_json(folder / "schema.json", written.to_json())
 
 
 def _write_png(pixels: Array, file: Path) -> None:
@@ -210,6 +219,21 @@ def _atomic_folder(path: Path) -> Iterator[Path]:
         ) from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _written(schema: Schema, dtype: np.dtype[Any]) -> Schema:
+    """The schema of what is written: bytes settle their range, floating point states its own."""
+    if schema.kind != "images":
+        return schema
+    floating = dtype != np.uint8
+    return replace(schema, value_range=(schema.value_range or (0.0, 1.0)) if floating else None)
+
+
+def _in_units(images: Array, schema: Schema) -> Array:
+    if images.dtype == np.uint8 or schema.value_range in (None, (0.0, 1.0)):
+        return images
+    low, high = schema.value_range
+    return (images.astype(np.float64) * (high - low) + low).astype(np.float32)
 
 
 def _eight_bits(images: Array) -> Array:

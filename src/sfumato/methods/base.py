@@ -23,6 +23,7 @@ from sfumato import published
 from sfumato._version import __version__
 from sfumato.checkpoints import Checkpoint
 from sfumato.data import Dataset, Schema
+from sfumato.data.inspection import refuse_implausible
 from sfumato.data.pictures import sample_grid
 from sfumato.data.sources import Array, Rows, Source
 from sfumato.errors import BadInput, CorruptArtifact, PlanMismatch, RunConflict
@@ -184,10 +185,13 @@ class PrivateMethod(ABC):
         public: Dataset | None = None,
         out: Path | str | None = None,
         resume: bool = False,
+        allow_empty: bool = False,
         progress: Progress | None = None,
     ) -> Self:
         """Learn from `data` within `budget`.
 
+        Before anything is paid or written, `data` is looked at: a set that is plainly not what its schema states is refused
+        (`refuse_implausible`), and so is one with an empty class unless `allow_empty`.
         `public` is a data set that may be read freely, for the methods that use one. With `out`, the run folder is written
         as the work goes on, and `resume=True` goes on with an interrupted one: a release that was saved is not made again,
         so nothing is spent twice.
@@ -201,7 +205,7 @@ class PrivateMethod(ABC):
             raise BadInput(
                 f"{data.name} is given as private and as public data at once, which voids the guarantee; give other public data."
             )
-        return self._learn(data, budget, public, None, out, resume, progress)
+        return self._learn(data, budget, public, None, out, resume, progress, allow_empty)
 
     def _refuse_private(self, data: Dataset, public: Dataset | None) -> None:
         """Raise if private records stand in the public data, or in what a file named in the settings was made of."""
@@ -314,6 +318,7 @@ class PrivateMethod(ABC):
         out: Path | str | None,
         resume: bool,
         progress: Progress | None,
+        allow_empty: bool = True,
     ) -> Self:
         """`fit`, or with an `earlier` run, whose releases are taken over, `refit`."""
         progress = progress or Progress()
@@ -331,6 +336,7 @@ class PrivateMethod(ABC):
                 return self
             size = self._public_size(data, budget, earlier)
             if earlier is None:
+                refuse_implausible(data, allow_empty=allow_empty)
                 self._refuse_private(data, public)
             known["data"] = {"name": data.name, "size": size}
             if not store.begun:

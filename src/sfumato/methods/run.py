@@ -23,7 +23,7 @@ from sfumato.errors import BadInput, CorruptArtifact, RunConflict
 from sfumato.privacy import Budget, Plan, PrivacyStatement, Release, epsilon_of
 from sfumato.privacy.claim import LOCK
 from sfumato.privacy.store import STORE, Answer, Question, RunStore, SavedStore, charge_from
-from sfumato.storage import as_path, atomic_folder, atomic_path, read_json, sha256_of, shown
+from sfumato.storage import as_path, atomic_folder, atomic_path, read_json, sha256_of
 
 GENERATOR = "generator.safetensors"
 SAMPLES = "samples.png"
@@ -43,12 +43,12 @@ class SavedRun:
             kind = _kind_of(self.path)
         except (OSError, ValueError) as error:
             why = getattr(error, "strerror", None) or error
-            raise BadInput(f"Cannot read {shown(path)}: {why}; check the path.") from None
+            raise BadInput(f"Cannot read {path}: {why}; check the path.") from None
         if not kind:
             raise BadInput(
-                f"There is no run folder {shown(self.path)}; check the path, or make one with `sfumato fit`."
+                f"There is no run folder {self.path}; check the path, or make one with `sfumato fit`."
                 if not self.path.exists()
-                else f"{shown(self.path)} is not a run folder; give the --out of a `sfumato fit`."
+                else f"{self.path} is not a run folder; give the --out of a `sfumato fit`."
             )
         if kind == "store":
             self._store = SavedStore(self.path)
@@ -57,7 +57,7 @@ class SavedRun:
             self.finished = (self.path / "manifest.json").exists()
         if not self.finished and not unfinished:
             raise BadInput(
-                f"The run in {shown(self.path)} is not finished; go on with it by `sfumato fit … --resume`."
+                f"The run in {self.path} is not finished; go on with it by `sfumato fit … --resume`."
             )
         if self._store is None and self.finished:
             self._check_manifest()
@@ -235,7 +235,7 @@ class SavedRun:
 
     def _damaged(self, name: str, why: str) -> CorruptArtifact:
         return CorruptArtifact(
-            f"{name} of the run in {shown(self.path)} is damaged ({why}); restore the run folder from a copy."
+            f"{name} of the run in {self.path} is damaged ({why}); restore the run folder from a copy."
         )
 
     def _check_manifest(self) -> None:
@@ -250,11 +250,11 @@ class SavedRun:
             part = self.path / str(name)
             if not part.exists():
                 raise CorruptArtifact(
-                    f"{shown(part)} is missing; restore the run folder from a copy."
+                    f"{part} is missing; restore the run folder from a copy."
                 )
             if sha256_of(part) != digest:
                 raise CorruptArtifact(
-                    f"{shown(part)} is not the file this run wrote; restore the run folder from a copy."
+                    f"{part} is not the file this run wrote; restore the run folder from a copy."
                 )
 
 
@@ -291,22 +291,22 @@ def claim(path: Path | str, config: Mapping[str, Any], *, resume: bool) -> RunSt
             ]
             if differs:
                 raise RunConflict(
-                    f"{shown(folder)} was begun with other settings ({', '.join(differs)}); resume with the same ones or "
+                    f"{folder} was begun with other settings ({', '.join(differs)}); resume with the same ones or "
                     "choose another folder."
                 )
         elif (folder / "config.json").exists():
             if resume:
                 raise RunConflict(
-                    f"{shown(folder)} holds a run that version 0.1.0 began and only it can go on with; choose another folder."
+                    f"{folder} holds a run that version 0.1.0 began and only it can go on with; choose another folder."
                 )
             raise _taken(folder)
         elif not holds_nothing(folder):
             raise RunConflict(
-                f"{shown(folder)} is not empty and holds no run; choose a folder that does not exist yet."
+                f"{folder} is not empty and holds no run; choose a folder that does not exist yet."
             )
         elif resume:
             raise BadInput(
-                f"There is nothing to resume in {shown(folder)}; leave out --resume to start the run."
+                f"There is nothing to resume in {folder}; leave out --resume to start the run."
             )
     except BaseException:
         store.close(abandon=True)
@@ -324,7 +324,7 @@ def holds_nothing(folder: Path) -> bool:
 
 def _taken(folder: Path) -> RunConflict:
     return RunConflict(
-        f"{shown(folder)} already holds a run; choose another folder, or go on with that one by --resume."
+        f"{folder} already holds a run; choose another folder, or go on with that one by --resume."
     )
 
 

@@ -13,7 +13,7 @@ import os
 from pathlib import Path
 
 from sfumato.errors import BadInput, OutOfResources, RunConflict, out_of_resources
-from sfumato.storage import make_folder, shown, sweep
+from sfumato.storage import make_folder, sweep
 
 LOCK = "run.lock"
 _NETWORKS = ("nfs", "nfs4", "cifs", "smb3", "smbfs", "fuse.sshfs", "afs", "ceph", "glusterfs")
@@ -29,14 +29,14 @@ class Claim:
             make_folder(folder, mode=0o600)
         except (FileExistsError, NotADirectoryError):
             raise BadInput(
-                f"{shown(folder)} is a file, or below one; give --out a folder that does not exist yet."
+                f"{folder} is a file, or below one; give --out a folder that does not exist yet."
             ) from None
         except (OSError, ValueError) as error:
             if (lack := out_of_resources(error)) is not None:
-                raise OutOfResources(lack.args[0], shown(folder)) from error
+                raise OutOfResources(lack.args[0], str(folder)) from error
             why = getattr(error, "strerror", None) or str(error)
             raise BadInput(
-                f"Cannot make {shown(folder)}: {why}; choose a folder that can be written to."
+                f"Cannot make {folder}: {why}; choose a folder that can be written to."
             ) from error
         sweep(folder)
         _refuse_network(folder)
@@ -72,9 +72,9 @@ def _opened(path: Path) -> int:
         return os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     except OSError as error:
         if (lack := out_of_resources(error)) is not None:
-            raise OutOfResources(lack.args[0], shown(path)) from error
+            raise OutOfResources(lack.args[0], str(path)) from error
         raise BadInput(
-            f"Cannot write {shown(path)}: {error.strerror}; choose a folder that can be written to."
+            f"Cannot write {path}: {error.strerror}; choose a folder that can be written to."
         ) from error
 
 
