@@ -30,7 +30,7 @@ SUFFIXES = frozenset(
 # What those endings promise; a file of another kind under such a name is refused, not tried.
 _FORMATS = ("PNG", "JPEG", "BMP", "DIB", "GIF", "WEBP", "TIFF", "PPM")
 # A picture with more pixels is refused by its header, before it is unpacked.
-MOST_PIXELS = 1 << 26
+MOST_PIXELS = 1 << 25
 # Pictures per task: enough to hide the cost of a hand-over, few enough to share the work.
 _TASK = 16
 _PLAIN = frozenset(" !#$&'()+,;=@[]^_`{}~-.")
@@ -205,13 +205,7 @@ def _bytes(
         pixels = np.asarray(upright)
         if tags.get(258) == (32,) and tags.get(339, (1,)) == (1,):
             pixels = pixels.view(np.uint32)  # Pillow takes them for signed
-        unit = scale(pixels)
-        if white_is_zero:
-            unit = np.float32(1.0) - unit
-        clear = opened.info.get("transparency")
-        if isinstance(clear, int):
-            unit = np.where(pixels == clear, np.float32(1.0), unit)
-        return _eight_bits(unit)
+        return _eight_bits(pixels, scale, white_is_zero, opened.info.get("transparency"))
     if depth > 8:
         # Pillow keeps the upper eight of sixteen bits of colour: right if all sixteen are used, black if twelve are.
         if (stated or fallback) != (0.0, 65535.0):
@@ -229,13 +223,23 @@ def _bytes(
             f"{file} does not store numbers in the stated range; correct the range, leave it out, or convert "
             "the picture to eight bits."
         )
-    return _eight_bits(Scale(*stated)(np.asarray(upright)))
+    return _eight_bits(np.asarray(upright), Scale(*stated))
 
 
-def _eight_bits(unit: Array) -> Image.Image:
-    # A pixel that is no number becomes black.
-    bounded = np.nan_to_num(unit, nan=0.0, posinf=1.0, neginf=0.0).clip(0.0, 1.0)
-    return Image.fromarray(np.rint(bounded * np.float32(255.0)).astype(np.uint8))
+def _eight_bits(
+    pixels: Array, scale: Scale, white_is_zero: bool = False, clear: Any = None
+) -> Image.Image:
+    shades = np.empty(pixels.shape, np.uint8)
+    for top in range(0, len(pixels), 64):  # a strip at a time: the picture may be large
+        stored = pixels[top : top + 64]
+        unit = scale(stored).clip(0.0, 1.0)
+        if white_is_zero:
+            unit = np.float32(1.0) - unit
+        if isinstance(clear, int):
+            unit = np.where(stored == clear, np.float32(1.0), unit)
+        # A pixel that is no number becomes black.
+        shades[top : top + 64] = np.rint(np.nan_to_num(unit, nan=0.0) * np.float32(255.0))
+    return Image.fromarray(shades)
 
 
 def _deep_scale(file: str, opened: Any, stated: ValueRange | None) -> Scale:

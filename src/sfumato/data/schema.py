@@ -20,7 +20,7 @@ SchemaKind = Literal["images", "table"]
 ValueRange = tuple[float, float]
 
 # More is a slip of the pen or a file made to exhaust the memory, and is refused before anything is allocated.
-MOST_NUMBERS = 1 << 26  # in one record
+MOST_NUMBERS = 1 << 24  # in one record
 MOST_CLASSES = 1 << 16
 
 
