@@ -170,9 +170,9 @@ def parse_facts(
                 )
             facts["classes"] = names
     if schema_file is not None:
-        from sfumato.data import Schema
+        from sfumato.data.loading import read_schema
 
-        facts["schema"] = Schema.from_json(read_json(schema_file))
+        facts["schema"] = read_schema(schema_file)
     return facts
 
 

@@ -14,6 +14,7 @@ import stat
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -67,17 +68,34 @@ def load(
     return _open(Path(spec), facts)
 
 
-def load_like(spec: str | Path, schema: Schema, *, progress: Progress | None = None) -> Dataset:
-    """A data set of the same facts as another one, which a named set knows itself.
+def load_like(
+    spec: str | Path, like: Schema, *, progress: Progress | None = None, **stated: Any
+) -> Dataset:
+    """A data set beside another one with the schema `like`, by name or path.
 
-    The other's `value_range` serves where this file's type settles none.
+    What is not `stated` (as for `load`) is as in `like`; its range serves only where the file's own
+    type settles none, so that bytes may stand beside floating point.
     """
-    _check_spec(spec)
-    found = None if isinstance(spec, Path) else find_named(spec)
-    if found is not None:
-        return found[0].load(found[1], progress=progress)
-    facts = _Facts(replace(schema, value_range=None), None, None, None, fallback=schema.value_range)
-    return _open(Path(spec), facts)
+    named = _named(spec, _Facts())
+    if named is not None:
+        return named[0].load(named[1], progress=progress)
+    given = stated or {"schema": replace(like, value_range=None)}
+    return _open(Path(spec), _Facts(**given, fallback=like.value_range))
+
+
+def read_schema(file: Path) -> Schema:
+    """The schema in a JSON file."""
+    try:
+        facts = json.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise BadInput(f"There is no {file}; check the path of the schema.") from None
+    except (OSError, ValueError, RecursionError) as error:
+        why = error.strerror if isinstance(error, OSError) else type(error).__name__
+        raise BadInput(f"{file} cannot be read as JSON ({why}); correct it.") from error
+    try:
+        return Schema.from_json(facts)
+    except BadInput as error:
+        raise BadInput(f"{file}: {error}") from error
 
 
 def schema_of(
@@ -108,10 +126,10 @@ def schema_of(
 class _Facts:
     """What the caller stated."""
 
-    schema: Schema | None
-    image_size: int | None
-    channels: int | None
-    classes: Sequence[str] | int | None
+    schema: Schema | None = None
+    image_size: int | None = None
+    channels: int | None = None
+    classes: Sequence[str] | int | None = None
     value_range: ValueRange | None = None
     fallback: ValueRange | None = None  # where the stored type settles none
 
@@ -201,16 +219,10 @@ def _open(path: Path, facts: _Facts) -> Dataset:
 def _schema_file(path: Path) -> Schema | None:
     file = schema_beside(path)
     try:
-        if not file.is_file():
-            return None
-        facts = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        why = error.strerror if isinstance(error, OSError) else type(error).__name__
-        raise BadInput(f"{file} cannot be read as JSON ({why}); correct it.") from error
-    try:
-        return Schema.from_json(facts)
-    except BadInput as error:
-        raise BadInput(f"{file}: {error}") from error
+        there = file.is_file()
+    except OSError as error:
+        raise BadInput(f"Cannot read {file}: {error.strerror}; check the path.") from None
+    return read_schema(file) if there else None
 
 
 def _open_folder(path: Path, facts: _Facts, known: Schema | None) -> Dataset:

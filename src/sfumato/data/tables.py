@@ -38,6 +38,7 @@ _MISSING = ("", "?", "NA", "N/A", "NaN", "nan", "null", "NULL", "None")
 # A .csv is read so many bytes at a time, and no line may be longer than the second number (or 64 a column).
 CSV_BYTES = 1 << 18
 _LINE_BYTES = 1 << 20
+_HEADER_BYTES = 1 << 24
 PARQUET_ROWS = 8192
 # A column of a row group that claims to unpack to so much, from a thousandth of it, is refused.
 _UNPACKED_BYTES = 1 << 30
@@ -416,7 +417,9 @@ class TableFile(StreamSource):
     def _csv_header(self) -> list[str]:
         try:
             with self.path.open("rb") as stream:
-                line = stream.readline(16 * _LINE_BYTES)
+                line = stream.readline(_HEADER_BYTES)
+            if len(line) == _HEADER_BYTES:
+                raise csv.Error
             text = line.decode("utf-8-sig").rstrip("\r\n")
             if line and not _csv_lines(None).fullmatch(text.encode() + b"\n"):
                 raise csv.Error
