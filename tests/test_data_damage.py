@@ -140,18 +140,6 @@ def test_pictures_kept_elsewhere_and_linked_once_are_read(tmp_path: Path) -> Non
         list(load(data, image_size=4).batches(4))
 
 
-def test_folders_a_thousand_deep_are_listed(tmp_path: Path) -> None:
-    here = tmp_path
-    for _ in range(1100):
-        here = here / "d"
-        try:
-            here.mkdir()
-        except OSError:
-            break
-    with pytest.raises(BadInput, match=r"no pictures|Cannot read"):
-        load(tmp_path, schema=Schema(kind="images", shape=(1, 4, 4), classes=("d",)))
-
-
 # -------------------------------------------------------------------------------------------- bombs
 
 
