@@ -225,10 +225,14 @@ class LocallyLinearMaps(ClassifierMixin, BaseEstimator):
         return found
 
     def _table(self, width: int, names: list[str]) -> Schema:
-        ends: tuple[Any, ...] = (self.low, self.high)
+        low: Any = self.low
+        high: Any = self.high
         if not (
-            all(isinstance(end, int | float | np.floating) and abs(end) < _LARGEST for end in ends)
-            and self.low < self.high
+            all(
+                isinstance(end, int | float | np.floating) and abs(end) < _LARGEST
+                for end in (low, high)
+            )
+            and low < high
         ):
             raise BadInput("llm's low must be less than its high, and both finite numbers.")
         columns = getattr(self, "feature_names_in_", [f"x{i}" for i in range(width)])

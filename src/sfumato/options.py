@@ -14,7 +14,6 @@ import click
 
 from sfumato.errors import BadInput, RunConflict
 from sfumato.printing import say
-from sfumato.storage import read_json
 
 if TYPE_CHECKING:
     from sfumato.data import Dataset, Schema

@@ -58,9 +58,7 @@ class Verification:
     def verdict(self) -> str:
         failed = [c for c in self.checks if not c.passed]
         if not failed:
-            return (
-                f"PASS: {self.run} is whole, and its releases cost no more than it states."
-            )
+            return f"PASS: {self.run} is whole, and its releases cost no more than it states."
         return f"FAIL: {failed[0].sentence}"
 
     def to_json(self) -> dict[str, Any]:

@@ -249,9 +249,7 @@ class SavedRun:
         for name, digest in hashes.items():
             part = self.path / str(name)
             if not part.exists():
-                raise CorruptArtifact(
-                    f"{part} is missing; restore the run folder from a copy."
-                )
+                raise CorruptArtifact(f"{part} is missing; restore the run folder from a copy.")
             if sha256_of(part) != digest:
                 raise CorruptArtifact(
                     f"{part} is not the file this run wrote; restore the run folder from a copy."
