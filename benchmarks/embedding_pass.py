@@ -54,7 +54,7 @@ def main() -> None:
     for _ in range(arguments.repeat):
         peaks.append(max(product_gflops(shape) for shape in SHAPES))
         began = time.perf_counter()
-        LocalEngine().total(data, BoundedSum(phi), width=phi.dim)
+        LocalEngine().total(data, BoundedSum(phi))
         passes.append(flops / (time.perf_counter() - began) / 1e9)
         memory.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20)
     shares = [p / q for p, q in zip(passes, peaks, strict=True)]

@@ -118,7 +118,7 @@ def test_rows_within_the_bound_pass_unchanged_up_to_the_grid():
 
 def test_a_long_row_is_scaled_not_cut():
     row = torch.tensor([[3.0, 4.0]])
-    assert torch.allclose(bounded(row, 1.0), torch.tensor([[0.6, 0.8]]), atol=1e-5)
+    assert torch.allclose(bounded(row, 1.0), torch.tensor([[0.6, 0.8]]), atol=1e-4)
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
@@ -129,7 +129,7 @@ def test_one_bad_entry_silences_its_row_and_no_other(value):
 
 def test_huge_rows_keep_their_direction():
     row = torch.tensor([[3e38, -3e38]])
-    assert torch.allclose(bounded(row, 1.0), torch.tensor([[0.5**0.5, -(0.5**0.5)]]), atol=1e-5)
+    assert torch.allclose(bounded(row, 1.0), torch.tensor([[0.5**0.5, -(0.5**0.5)]]), atol=1e-4)
 
 
 def test_a_wide_row_at_the_bound_stays_within_it():

@@ -18,6 +18,7 @@ from sfumato.data import Batch, Dataset
 
 class Summand(Protocol):
     shape: tuple[int, ...]
+    rows_at_once: int  # a good size of a batch, from public facts; any other gives the same total
 
     def __call__(self, batch: Batch) -> Tensor: ...
 
@@ -28,32 +29,25 @@ class Engine(Protocol):
         rows: Dataset,
         summand: Summand,
         *,
-        width: int,
         on_fraction: Callable[[float], None] | None = None,
     ) -> Tensor:
-        """Σ summand(batch) over all records, int64; `width` is how many numbers a record becomes on the way."""
+        """Σ summand(batch) over all records, int64."""
         ...
 
 
 class LocalEngine:
     """One process: batches stream past, torch uses all cores inside each."""
 
-    @staticmethod
-    def rows_at_once(width: int) -> int:
-        """A batch large enough for fast products and small enough for memory, a multiple of 16."""
-        return max(16, min(1024, 2**24 // max(width, 1)) // 16 * 16)
-
     def total(
         self,
         rows: Dataset,
         summand: Summand,
         *,
-        width: int,
         on_fraction: Callable[[float], None] | None = None,
     ) -> Tensor:
         total = torch.zeros(summand.shape, dtype=torch.int64)
         done = 0
-        for batch in rows.batches(self.rows_at_once(width)):
+        for batch in rows.batches(summand.rows_at_once):
             total += summand(batch)
             done += len(batch)
             if on_fraction is not None:

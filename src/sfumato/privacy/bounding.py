@@ -1,20 +1,32 @@
 """Bounds are enforced, not believed: feature maps, and the exact sum of their clipped rows.
 
 A feature map turns each record into a vector of L2 norm at most `bound`, on its own. The wall does not trust it:
-`BoundedSum` clips every row, zeroes rows that are not finite, and rounds each number onto a public grid. Sums of grid points are
-whole numbers and therefore exact: no rounding error adds to the sensitivity, and any split of the records over threads
-or machines gives the same total to the last bit. A wrong bound costs accuracy, never privacy.
+`BoundedSum` rounds each number onto a public grid, clips every row that is too long, and zeroes rows that are not finite. Sums of
+grid points are whole numbers and therefore exact: S(A ∪ {x}) − S(A) = S({x}) to the last bit, for any split of the records over
+batches, threads or machines. A wrong bound costs accuracy, never privacy.
 
-What rounding and the inexact floating-point norm can add to a row's length is covered by `enforced_bound`, a few ten-thousandths
-above the map's own bound; it is the enforced bound that the ledger is charged with.
+For that, a record's whole numbers must be a function of that record alone, and floating point makes this harder than it looks:
+- *Decisions.* Whether a row is clipped is decided by that row's own norm, found by additions whose order is fixed here, number by
+  number, so that neither the place of a row in its batch nor its neighbours can change a bit of it (`_squares`). A row that is
+  clipped sends no other row another way.
+- *Shapes.* Libraries compute the same product with other last bits when a batch has another size or the row another place in it,
+  and a last bit can flip a grid unit of *every* other record at once. So maps see batches of a few public sizes only, filled up
+  with rows that belong to nobody, in memory of the same alignment, and the sizes are those for which this machine was
+  seen to give a public record the same bits at every place (`_Rounded.sizes`).
+
+What rounding and the inexact norm can add to a row's length is covered by `enforced_bound`, less than a ten-thousandth above the map's
+own bound; it is the enforced bound that the ledger is charged with.
+
+Public: grids, bounds, sizes of batches. Private: rows, norms, which rows were clipped and how many.
 """
 
 from __future__ import annotations
 
 import math
+import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from typing import final
+from typing import Any, final
 
 import torch
 from torch import Tensor
@@ -25,14 +37,19 @@ from sfumato.errors import BadInput
 # The grid is this many binary digits finer than the bound: far below any useful noise, and coarse enough for sums of
 # hundreds of float32 rows to be exact.
 _GRID_DIGITS = 18
-# Squares are added in float32 in blocks of this many, so that their sum is off by at most 1026 · 2⁻²⁴ < 1.01 · 2⁻¹⁴ of itself.
+# Features of a map that gives all at once are gone through this many at a time, to stay in the cache.
 _BLOCK = 1024
-_NORM_SLACK = 2.0**-14
+# Room, in the squared norm, for maps whose norm is the bound itself up to rounding.
+_SLACK = 2.0**-14
 _EXACT_FLOAT32 = 2.0**24
 _LEAST_BOUND = 1e-12
 # Factors of a product have fewer digits, so that sums of products are exact in double precision (2 · 16 + 21 ≤ 53).
 _FACTOR_DIGITS = 15
-_FACTOR_ROWS = 2**16
+# Records in a batch: at most the first number, fewer for wide maps; the others are for what is left over.
+_SIZES = (1024, 128, 16)
+_NUMBERS = 2**24  # in a batch, at most
+# Public records of the check of sizes: no divisor of a size, so that each of them meets every place of a vector register.
+_PUBLIC = 7
 
 
 class FeatureMap(ABC):
@@ -136,17 +153,17 @@ def grid_of(bound: float, digits: int = _GRID_DIGITS) -> float:
 
 
 def enforced_bound(phi: RecordMap) -> float:
-    """The length that no row exceeds after bounding, whatever φ returned.
+    """The length that no record's contribution exceeds, whatever φ returned.
 
-    Proof for an `OuterMap`. Each factor is scaled to its bound in double precision (≤ bound · (1 + 2⁻⁴⁰)) and rounded to its
-    grid, which moves each of its entries by at most grid/2 ≤ bound · 2⁻¹⁶; the norm of a product is the product of the norms.
+    Proof for a `FeatureMap`, for any number of features below 2³⁰ a piece. A row that passes consists of whole numbers u of
+    grid units, and it is these that are measured, so rounding to the grid adds nothing. Their squared norm is computed with at
+    most 31 roundings to float32 of each term (its square, and a tree of additions) and then added over pieces in double
+    precision: all terms are ≥ 0, so the result is at least 1 − 2⁻¹⁹ of the true value. It passes if that is ≤ bound² · (1 + 2⁻¹⁴),
+    so its length is ≤ bound · √((1 + 2⁻¹⁴) ÷ (1 − 2⁻¹⁹)) < bound · (1 + 2⁻¹⁴). Any other row is scaled in double precision to at most
+    bound · √(1 + 2⁻¹⁴) · (1 + 2⁻⁴⁰) and rounded towards zero, which lengthens nothing. No term depends on `dim`.
 
-    Proof for a `FeatureMap`. A row passes unclipped if its computed squared norm is ≤ bound² · (1 + 2⁻¹⁴), room for a map
-    whose norm is the bound itself up to rounding. The computed value is at least 1 − 1.01 · 2⁻¹⁴ of the true one, so the true
-    squared norm is ≤ bound² · (1 + 2⁻¹³ + 2⁻²⁰) and the norm ≤ bound · (1 + 0.51 · 2⁻¹³); multiplying by a piece's factor and by
-    1 ÷ grid adds at most 2⁻²² of it. A clipped row is scaled to `bound` in double precision and stored in single:
-    ≤ bound · (1 + 2⁻²³). Rounding to the grid moves each of `dim` entries by at most
-    grid/2 ≤ bound · 2⁻¹⁹, hence the row by at most √dim · bound · 2⁻¹⁹.
+    Proof for an `OuterMap`. Each factor is scaled to its bound in double precision (`clipped`: ≤ bound · (1 + 2⁻⁴⁰)) and rounded to
+    its grid, which moves each of its entries by at most grid/2 ≤ bound · 2⁻¹⁶; the norm of a product is the product of the norms.
     """
     if isinstance(phi, OuterMap):
         stretch = [
@@ -154,70 +171,182 @@ def enforced_bound(phi: RecordMap) -> float:
             for width in (phi.left, phi.right)
         ]
         return phi.bound * stretch[0] * stretch[1] * (1 + 2.0**-40)
-    return phi.bound * (1 + 2 * _NORM_SLACK + math.sqrt(phi.dim) * 2.0 ** -(_GRID_DIGITS + 1))
+    return phi.bound * (1 + _SLACK)
 
 
-class BoundedSum:
+# What was found out about the maps in use, see `_Rounded.sizes`; all of it public.
+_FOUND: weakref.WeakKeyDictionary[RecordMap, dict[Any, tuple[int, ...]]] = (
+    weakref.WeakKeyDictionary()
+)
+
+
+class _Rounded(ABC):
+    """What sums of vectors and of products have in common: records are shown to φ in batches of public sizes.
+
+    `rows_at_once` is the largest of them, a good number to read at a time; a batch of any other length is divided and filled up.
+    """
+
+    phi: RecordMap
+    rows_at_once: int
+
+    @abstractmethod
+    def _raw(self, batch: Batch) -> Iterator[Tensor]:
+        """All that φ says of a batch, before bounding: tensors of (numbers, n)."""
+
+    def _parts(self, batch: Batch) -> Iterator[tuple[Batch, int]]:
+        """The batch in parts of public sizes, and how many records of each, from the front, are real."""
+        sizes = self.sizes(batch)
+        start = 0
+        for size in sizes:
+            # Filled up where at least half of it is real; the last size takes what is left.
+            least = 1 if size == sizes[-1] else size // 2
+            while (left := len(batch) - start) >= least:
+                count = min(left, size)
+                yield _filled(batch, start, count, size), count
+                start += count
+
+    def sizes(self, batch: Batch) -> tuple[int, ...]:
+        """The sizes of the batches that φ is shown, largest first, from public facts: the map, and the form of a record.
+
+        Whether a library gives a row the same bits at every place of a batch, and in batches of other sizes, is a matter of its
+        control flow, which depends on shapes and places and never on values. So it is found out, once for each map and form of
+        records, with a few public records repeated all over a batch: sizes where some row differs from its first occurrence,
+        or from its occurrence in the largest good size, are not used. If none is good, records are shown one by one. The cost is
+        that of about 1,200 records more.
+        """
+        form = (
+            tuple(batch.values.shape[1:]),
+            batch.values.dtype,
+            batch.labels is None,
+            torch.get_num_threads(),
+        )
+        found = _FOUND.setdefault(self.phi, {})
+        if form not in found:
+            found[form] = self._good_sizes(batch)
+        return found[form]
+
+    def _good_sizes(self, batch: Batch) -> tuple[int, ...]:
+        good: list[int] = []
+        reference: list[Tensor] = []
+        menu = [self.rows_at_once, *(size for size in _SIZES if size < self.rows_at_once)]
+        for size in menu:
+            firsts: list[Tensor] = []
+            for numbers in self._raw(_public(batch, size)):
+                firsts.append(numbers[:, :_PUBLIC].clone())
+                if not _same(numbers[:, _PUBLIC:], numbers[:, :-_PUBLIC]):
+                    break
+            else:
+                if not good:
+                    reference = firsts
+                if all(_same(*pair) for pair in zip(reference, firsts, strict=True)):
+                    good.append(size)
+        return tuple(good) or (1,)
+
+
+class BoundedSum(_Rounded):
     """Adds up φ over a batch, in whole grid units: what an engine computes on each piece of the data.
 
-    **Guarantee**: leaving out any one record moves the result by a vector of L2 norm ≤ enforced_bound(φ) ÷ grid.
+    **Guarantee**: S(A ∪ {x}) − S(A) = S({x}) exactly, and ‖S({x})‖₂ ≤ enforced_bound(φ) ÷ grid, for any records, if φ is row-wise
+    and the library it calls computes alike what it computed alike for public records (`sizes`).
     """
 
     def __init__(self, phi: FeatureMap) -> None:
-        # Far outside this range squares underflow in float32, and a row longer than its bound could look like zero.
         check_bound(phi.bound)
-        self.phi = phi
+        self.phi: FeatureMap = phi
         self.grid = grid_of(phi.bound)
         self.shape: tuple[int, ...] = (phi.segments, phi.dim)
+        self.rows_at_once = _most_rows(phi.dim)
+        self._reach = phi.bound * math.sqrt(1 + _SLACK)
 
     def __call__(self, batch: Batch) -> Tensor:
         """The sum over the batch in grid units, (segments, dim), int64."""
+        total = torch.zeros(self.shape, dtype=torch.int64)
         with torch.no_grad():
-            total = torch.zeros(self.shape, dtype=torch.int64)
-            if len(batch) == 0:
-                return total
-            member = self._member(batch)
-            squares = torch.zeros(len(batch), dtype=torch.float64)
-            scratch = torch.empty(0)
-            # In hope that no row is too long, bounds are checked on the way and the sum is thrown away if one is.
-            for start, piece, factor in self.phi.pieces(batch):
-                piece = piece.to(torch.float32)
-                if self.phi.non_negative:
-                    piece = piece.clamp(min=0)
-                # One scratch block for all pieces stays in the cache; fresh memory each time would not.
-                if scratch.shape != piece.shape:
-                    scratch = torch.empty_like(piece, memory_format=torch.contiguous_format)
-                squares += _squares(piece, scratch) * factor**2
-                units = torch.mul(piece, factor / self.grid, out=scratch).round_()
-                total[:, start : start + len(piece)] = self._sum(units, member)
-            if bool(self._too_long(squares).any()):
-                rows = self.rows(batch)
-                for start in range(0, self.phi.dim, _BLOCK):
-                    block = slice(start, start + _BLOCK)
-                    total[:, block] = self._sum(rows[:, block].T, member)
+            for part, count in self._parts(batch):
+                total += self._of_part(part, self._member(part, count))
+        return total
+
+    def _of_part(self, part: Batch, member: Tensor) -> Tensor:
+        total = torch.empty(self.shape, dtype=torch.int64)
+        squares = torch.zeros(len(part), dtype=torch.float64)
+        # In hope that no row is too long, all are added up on the way.
+        for start, units, _, _ in self._units(part):
+            total[:, start : start + len(units)] = self._sum(units, member)
+            squares += _squares(units)
+        unfit = self._unfit(squares)
+        if not len(unfit):
             return total
+        # Once more without those, and then with what remains of them: the others' numbers are the same as before.
+        long = torch.empty(self.phi.dim, len(unfit), dtype=torch.float64)
+        for start, units, piece, factor in self._units(part):
+            features = slice(start, start + len(units))
+            long[features] = piece[:, unfit].to(torch.float64) * factor
+            total[:, features] = self._sum(units.index_fill_(1, unfit, 0.0), member)
+        shortened = self._shortened(long)
+        for start in range(0, self.phi.dim, _BLOCK):
+            features = slice(start, start + _BLOCK)
+            total[:, features] += self._sum(shortened[features], member[unfit]).to(torch.int64)
+        return total
 
     def rows(self, batch: Batch) -> Tensor:
         """Each record's contribution after bounding, in grid units, (n, dim)."""
+        found = [torch.empty(0, self.phi.dim)]
         with torch.no_grad():
-            rows = torch.empty(self.phi.dim, len(batch))
-            for start, piece, factor in self.phi.pieces(batch):
-                torch.mul(piece, factor, out=rows[start : start + len(piece)])
-            rows = rows.T
-            if self.phi.non_negative:
-                rows = rows.clamp(min=0)
-            unfit = self._too_long(_squares(rows.T, torch.empty_like(rows.T)))
-            rows[unfit] = clipped(rows[unfit], self.phi.bound).to(rows.dtype)
-            return (rows * (1 / self.grid)).round_()
+            for part, count in self._parts(batch):
+                rows = torch.empty(self.phi.dim, len(part))
+                squares = torch.zeros(len(part), dtype=torch.float64)
+                for start, units, _, _ in self._units(part):
+                    rows[start : start + len(units)] = units
+                    squares += _squares(units)
+                unfit = self._unfit(squares)
+                long = torch.empty(self.phi.dim, len(unfit), dtype=torch.float64)
+                for start, units, piece, factor in self._units(part) if len(unfit) else ():
+                    long[start : start + len(units)] = piece[:, unfit].to(torch.float64) * factor
+                rows[:, unfit] = self._shortened(long)
+                found.append(rows[:, :count].T)
+        return torch.cat(found)
 
-    def _member(self, batch: Batch) -> Tensor:
-        """(n, segments) zeros and ones: which block each row belongs to."""
+    def _units(self, part: Batch) -> Iterator[tuple[int, Tensor, Tensor, float]]:
+        """φ in pieces: (first feature, whole grid units (features, n), the piece itself, its factor)."""
+        scratch = torch.empty(0)
+        for start, piece, factor in self.phi.pieces(part):
+            # One scratch block for all pieces stays in the cache; fresh memory each time would not.
+            if scratch.shape != piece.shape:
+                scratch = torch.empty(piece.shape)
+            units = torch.mul(piece.to(torch.float32), factor / self.grid, out=scratch).round_()
+            if self.phi.non_negative:
+                units.clamp_(min=0)
+            yield start, units, piece, factor
+
+    def _unfit(self, squares: Tensor) -> Tensor:
+        """Which rows are too long, or not finite; each by its own norm."""
+        limit = (self.phi.bound / self.grid) ** 2 * (1 + _SLACK)
+        return (~(squares <= limit)).nonzero()[:, 0]  # NaN is unfit as well
+
+    def _shortened(self, long: Tensor) -> Tensor:
+        """Rows (dim, k) scaled to the length at which clipping begins, in grid units rounded towards zero; float32."""
+        if self.phi.non_negative:
+            long = long.clamp(min=0)
+        kept = clipped(long.T, self._reach).div_(self.grid).trunc_()
+        return kept.T.to(torch.float32)  # whole numbers below 2²⁴
+
+    def _raw(self, batch: Batch) -> Iterator[Tensor]:
         segment = self.phi.segment_of(batch)
+        if segment is not None:
+            yield segment[None]
+        for _, piece, _ in self.phi.pieces(batch):
+            yield piece
+
+    def _member(self, part: Batch, count: int) -> Tensor:
+        """(n, segments) zeros and ones: which block each row belongs to; rows that fill up a batch are in none."""
+        real = torch.arange(len(part)) < count
+        segment = self.phi.segment_of(part)
         if segment is None:
-            return torch.ones(len(batch), 1)
+            return real[:, None].to(torch.float32)
         # Columns up to a multiple of 16 make the product twice as fast.
         columns = torch.arange(-(-self.phi.segments // 16) * 16)
-        return ((segment[:, None] == columns) & (columns < self.phi.segments)).to(torch.float32)
+        inside = (segment[:, None] == columns) & (columns < self.phi.segments)
+        return (inside & real[:, None]).to(torch.float32)
 
     def _sum(self, units: Tensor, member: Tensor) -> Tensor:
         """Whole numbers (features, n) added up by block, (segments, features), without a rounding error."""
@@ -226,11 +355,8 @@ class BoundedSum:
             units, member = units.to(torch.float64), member.to(torch.float64)  # exact up to 2⁵³
         return (units @ member).T[: self.phi.segments]
 
-    def _too_long(self, squares: Tensor) -> Tensor:
-        return ~(squares <= self.phi.bound**2 * (1 + _NORM_SLACK))  # true for NaN as well
 
-
-class OuterSum:
+class OuterSum(_Rounded):
     """Adds up a ⊗ b over a batch, in whole grid units, by one matrix product a class.
 
     **Guarantee**: as `BoundedSum`. Both factors are clipped and rounded to whole numbers of at most 2¹⁶ before the product, so
@@ -242,36 +368,42 @@ class OuterSum:
         check_bound(phi.right_bound)
         if phi.symmetric and (phi.left != phi.right or phi.left_bound != phi.right_bound):
             raise BadInput("A symmetric product needs two equal factors; give one width and bound.")
-        self.phi = phi
+        self.phi: OuterMap = phi
         self.grids = tuple(grid_of(b, _FACTOR_DIGITS) for b in (phi.left_bound, phi.right_bound))
         self.grid = self.grids[0] * self.grids[1]
         self.shape: tuple[int, ...] = (phi.segments, phi.dim)
+        self.rows_at_once = _most_rows(phi.left + phi.right)
 
     def __call__(self, batch: Batch) -> Tensor:
         """The sum over the batch in grid units, (segments, left · right), int64."""
+        total = torch.zeros(self.phi.segments, self.phi.left, self.phi.right, dtype=torch.int64)
         with torch.no_grad():
-            total = torch.zeros(self.phi.segments, self.phi.left, self.phi.right, dtype=torch.int64)
-            if len(batch) == 0:
-                return total.view(self.shape)
-            left, right = self.units(batch)
-            segment = self.phi.segment_of(batch)
-            if segment is None:
-                segment = torch.zeros(len(batch), dtype=torch.int64)
-            for block in torch.arange(len(batch)).split(_FACTOR_ROWS):
-                for code in segment[block].unique().tolist():
+            for part, count in self._parts(batch):
+                left, right = self._units(part)
+                segment = self.phi.segment_of(part)
+                if segment is None:
+                    segment = torch.zeros(len(part), dtype=torch.int64)
+                segment = segment[:count]
+                for code in segment.unique().tolist():
                     if 0 <= code < self.phi.segments:
-                        chosen = block[segment[block] == code]
+                        chosen = (segment == code).nonzero()[:, 0]
                         total[code] += (left[chosen].T @ right[chosen]).to(torch.int64)
-            return total.view(self.shape)
+        return total.view(self.shape)
 
     def units(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Each record's two factors after bounding, whole numbers of grid units in double precision."""
-        left, right = self.phi.factors(batch)
-        for rows, width in ((left, self.phi.left), (right, self.phi.right)):
-            if rows.shape != (len(batch), width):
-                raise ValueError(
-                    f"{type(self.phi).__name__} must return a row of {width} numbers for every record"
-                )
+        with torch.no_grad():
+            found = [[side[:count] for side in self._units(p)] for p, count in self._parts(batch)]
+        empty = [torch.empty(0, width, dtype=torch.float64) for width in self._widths]
+        left, right = (torch.cat(sides) for sides in zip(empty, *found, strict=True))
+        return left, right
+
+    @property
+    def _widths(self) -> tuple[int, int]:
+        return self.phi.left, self.phi.right
+
+    def _units(self, part: Batch) -> tuple[Tensor, Tensor]:
+        left, right = self._factors(part)
         # A record with a number that is not finite in either factor counts for nothing.
         fit = torch.isfinite(left).all(dim=1) & torch.isfinite(right).all(dim=1)
         first = clipped(torch.where(fit[:, None], left, 0.0), self.phi.left_bound)
@@ -280,6 +412,22 @@ class OuterSum:
             return first, first
         second = clipped(torch.where(fit[:, None], right, 0.0), self.phi.right_bound)
         return first, second.div_(self.grids[1]).round_()
+
+    def _factors(self, part: Batch) -> tuple[Tensor, Tensor]:
+        factors = self.phi.factors(part)
+        for rows, width in zip(factors, self._widths, strict=True):
+            if rows.shape != (len(part), width):
+                raise ValueError(
+                    f"{type(self.phi).__name__} must return a row of {width} numbers for every record"
+                )
+        return factors
+
+    def _raw(self, batch: Batch) -> Iterator[Tensor]:
+        segment = self.phi.segment_of(batch)
+        if segment is not None:
+            yield segment[None]
+        for rows in self._factors(batch):
+            yield rows.T
 
 
 def summand_of(phi: RecordMap) -> BoundedSum | OuterSum:
@@ -294,22 +442,76 @@ def check_bound(bound: float) -> None:
         )
 
 
-def _squares(piece: Tensor, scratch: Tensor) -> Tensor:
-    """(features, n) → (n,): squared norms in double precision, never less than 1 − 1.01 · 2⁻¹⁴ of the true value."""
-    total = torch.zeros(piece.shape[1], dtype=torch.float64)
-    for block in torch.square(piece, out=scratch).split(_BLOCK):
-        # A product with ones, not sum(): it is fast in either memory layout.
-        total += block.new_ones(len(block)) @ block
-    # Squares below the smallest normal number (entries below 1e-19) are lost: less than 1e-12 of any bound we take, for a
-    # million features and more.
-    return total
-
-
 def clipped(rows: Tensor, bound: float) -> Tensor:
+    """Rows (n, width) scaled down to norm ≤ bound · (1 + 2⁻⁴⁰), in double precision; one that is not finite becomes zero.
+
+    Each row's bits are a function of that row alone, wherever it stands: see `_added`. The norm is off by at most the
+    log₂(width) + 4 roundings of its terms, each 2⁻⁵³, and the product with the quotient by two more.
+    """
     rows = rows.to(torch.float64)
     rows = torch.where(torch.isfinite(rows).all(dim=1, keepdim=True), rows, 0.0)
     # Squares of huge values overflow: divide by the largest entry first.
     largest = rows.abs().amax(dim=1, keepdim=True).clamp(min=1e-300)
     rows = rows / largest
-    norms = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
+    norms = _added(rows.T.square()).sqrt()[:, None]
     return rows * torch.minimum(bound / norms.clamp(min=1e-300), largest)
+
+
+def _squares(units: Tensor) -> Tensor:
+    """(features, n) float32 → (n,): squared norms, at least 1 − 2⁻¹⁹ of the true value, in double precision."""
+    return _added(units.square()).to(torch.float64)
+
+
+def _added(terms: Tensor) -> Tensor:
+    """(k, n) → (n,): the sum over the first axis, by a tree of additions of whole rows; `terms` is used up.
+
+    One addition is rounded alike at every place of memory; a library's own sum, or a product with ones, takes its terms in an
+    order that depends on the place. Each term goes through ⌈log₂ k⌉ roundings.
+    """
+    count = len(terms)
+    while count > 1:
+        half = count // 2
+        terms[:half] += terms[count - half : count]
+        count -= half
+    return terms[0]
+
+
+def _most_rows(width: int) -> int:
+    """Large enough for fast products and small enough for memory, a multiple of 16; `width`: numbers that a record becomes."""
+    return max(16, min(_SIZES[0], _NUMBERS // max(width, 1)) // 16 * 16)
+
+
+def _filled(batch: Batch, start: int, count: int, size: int) -> Batch:
+    """`count` records in fresh memory for `size`, with zeros of no class for the rest.
+
+    Fresh even if nothing is to be filled up: how records lie in memory must not depend on where a file or a sample put them.
+    """
+    values = batch.values.new_zeros((size, *batch.values.shape[1:]))
+    values[:count] = batch.values[start : start + count]
+    if batch.labels is None:
+        return Batch(values, None)
+    labels = batch.labels.new_full((size,), -1)
+    labels[:count] = batch.labels[start : start + count]
+    return Batch(values, labels)
+
+
+def _public(batch: Batch, size: int) -> Batch:
+    """Public records of the form of a batch's, `_PUBLIC` of them over and over."""
+    random = torch.Generator().manual_seed(0)
+    shape, kind = (_PUBLIC, *batch.values.shape[1:]), batch.values.dtype
+    values = torch.rand(shape, generator=random)
+    if kind == torch.uint8:
+        values *= 255
+    elif batch.values.ndim == 2:
+        # Columns of a table have any range.
+        values *= 10.0 ** torch.arange(-1.0, _PUBLIC - 1)[:, None]
+    turn = torch.arange(size) % _PUBLIC
+    labels = None if batch.labels is None else torch.zeros(size, dtype=batch.labels.dtype)
+    return Batch(values.to(kind)[turn], labels)
+
+
+def _same(one: Tensor, other: Tensor) -> bool:
+    if torch.equal(one, other):
+        return True
+    both = one.isnan() & other.isnan()
+    return bool(((one == other) | both).all())

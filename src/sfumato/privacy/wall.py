@@ -100,7 +100,6 @@ class PrivateData:
         total = self.__engine.total(
             self.__rows,
             summand,
-            width=_width(phi),
             on_fraction=self.__reporter(f"Reading records ({label})"),
         )
         drawn = self.__discrete(
@@ -168,9 +167,8 @@ class PrivateData:
             return (value + torch.from_numpy(drawn)).to(torch.float32)
         summand = summand_of(phi)
         total = torch.zeros(summand.shape, dtype=torch.int64)
-        piece = LocalEngine.rows_at_once(_width(phi))
-        for start in range(0, len(chosen), piece):
-            total += summand(self.__rows.take(chosen[start : start + piece]))
+        for start in range(0, len(chosen), summand.rows_at_once):
+            total += summand(self.__rows.take(chosen[start : start + summand.rows_at_once]))
         value = total.to(torch.float64) * summand.grid
         return value + torch.from_numpy(self.__fast(summand.shape, charge.noise_std))
 
@@ -314,11 +312,6 @@ class Step:
     def close(self) -> None:
         """A step that is over cannot be used later."""
         self._answer = None
-
-
-def _width(phi: RecordMap) -> int:
-    """How many numbers a record becomes on the way."""
-    return phi.left + phi.right if isinstance(phi, OuterMap) else phi.dim
 
 
 def charge_of(phi: RecordMap, noise_multiplier: float, *, label: str) -> Charge:
