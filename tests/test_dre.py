@@ -164,7 +164,7 @@ def test_the_network_sees_each_record_once_and_is_forgotten(monkeypatch):
 
     class Counting(Halves):
         def forward(self, pixels):
-            seen.append(len(pixels))
+            seen.append(int(pixels.flatten(1).any(dim=1).sum()))  # batches are filled up with zeros
             return super().forward(pixels)
 
     monkeypatch.setattr(dre, "make_encoder", lambda *args, **kwargs: Counting())
@@ -188,7 +188,8 @@ def test_remembered_rows_are_those_that_were_computed():
     twice = rows[[0, 2, 0]]
     assert torch.equal(memory(twice), 2 * twice)
     assert torch.equal(memory(rows), 2 * rows)
-    assert torch.equal(torch.cat(asked[1:]), rows[[1, 3]])
+    assert torch.equal(asked[1][:2], rows[[1, 3]])
+    assert len({batch.shape for batch in asked}) == 1 and not asked[1][2:].any()
     assert torch.equal(memory(rows.flip(0)), 2 * rows.flip(0))
     assert memory(rows[:0]).shape == (0, 2)
 

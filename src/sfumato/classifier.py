@@ -229,7 +229,7 @@ class LocallyLinearMaps(ClassifierMixin, BaseEstimator):
         high: Any = self.high
         if not (
             all(
-                isinstance(end, int | float | np.floating) and abs(end) < _LARGEST
+                isinstance(end, int | float | np.floating) and abs(float(end)) < _LARGEST
                 for end in (low, high)
             )
             and low < high

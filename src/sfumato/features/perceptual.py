@@ -23,6 +23,7 @@ from torch.nn import functional
 
 from sfumato.data import Batch, Dataset
 from sfumato.errors import BadInput
+from sfumato.features.products import row_product
 from sfumato.features.scattering import Scattering
 from sfumato.networks import Network, activations, get_network, list_networks
 from sfumato.privacy import FeatureMap
@@ -368,7 +369,7 @@ class PerceptualFeatures(FeatureMap):
         if self.centre is not None and self.radius is not None:
             features = _clipped((features - self.centre) / self.radius, self.bound)
         if self.basis is not None:
-            features = _clipped(features @ self.basis.T, self.bound)
+            features = _clipped(row_product(features, self.basis.T), self.bound)
         return features
 
     def _scaled(self, raw: list[Tensor]) -> Tensor:

@@ -16,6 +16,7 @@ from sfumato.data import Batch
 from sfumato.features.spaces import Space
 
 _MEMORY = 2**30  # bytes
+_ROWS = 64  # records at a time, always as many: what a record becomes must not depend on how many others are new
 
 
 class Remembered:
@@ -38,7 +39,11 @@ class Remembered:
 
 
 class RememberedRows:
-    """A function of records, (n, …) → (n, numbers), computed once for each record: for samples that meet them again and again."""
+    """A function of records, (n, …) → (n, numbers), computed once for each record: for samples that meet them again and again.
+
+    **Guarantee**: the function is shown batches of one size only, filled up with zeros, so that the last bits of a record's
+    numbers do not tell how many others were met before it.
+    """
 
     def __init__(self, compute: Callable[[Tensor], Tensor]) -> None:
         self._compute = compute
@@ -54,7 +59,7 @@ class RememberedRows:
         new = [place for place, key in enumerate(keys) if key not in self._kept]
         found: dict[bytes, Tensor] = {}
         if new:
-            computed = self._compute(records[new])
+            computed = self._computed(records[new])
             # A copy of each row: a view would keep the whole batch.
             found = {keys[place]: row.clone() for place, row in zip(new, computed, strict=True)}
             size = computed[0].numel() * computed.element_size()
@@ -63,6 +68,14 @@ class RememberedRows:
                     self._kept[key] = row
                     self._room -= size
         return torch.stack([found[key] if key in found else self._kept[key] for key in keys])
+
+    def _computed(self, records: Tensor) -> Tensor:
+        parts = []
+        for part in records.split(_ROWS):
+            filled = records.new_zeros((_ROWS, *records.shape[1:]))
+            filled[: len(part)] = part
+            parts.append(self._compute(filled)[: len(part)])
+        return torch.cat(parts)
 
 
 class RememberingSpace(Space):

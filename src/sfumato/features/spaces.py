@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from sfumato.data import Batch, Schema
+from sfumato.features.products import row_product
 from sfumato.features.tabular import TableEncoding
 
 # Coefficients of an image that are modelled: all of 28×28, the frequencies that carry structure in larger ones.
@@ -87,7 +88,7 @@ class PixelSpace(Space):
         self._order = order
 
     def encode(self, batch: Batch) -> Tensor:
-        waves = self._rows @ (batch.pixels() - 0.5) @ self._columns.T
+        waves = row_product(self._rows @ (batch.pixels() - 0.5), self._columns.T)
         if self._colours is not None:
             waves = torch.einsum("oc,nchw->nohw", self._colours, waves)
         flat = waves.flatten(1)

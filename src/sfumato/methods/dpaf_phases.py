@@ -74,6 +74,7 @@ def classify_as_published(
     encoder.conv2.requires_grad_(True)
     state = TrainingState({"network": network}, optimisers)
     phi = FeaturesAndLabel(encoder, data.schema)
+    filters = FilterGradients(encoder, slope, bound=how.clip, keep=how.keep)
     expected = charges["first"].rate * size
     of_conv1, of_conv2 = (
         beside(data, charges[name], workspace, stage=_STAGE)
@@ -91,7 +92,6 @@ def classify_as_published(
         assert features.grad is not None
         # In a direction only: the steps of Adam do not depend on the length.
         slope.copy_(functional.normalize(features.grad.flatten(), dim=0).view_as(slope))
-        filters = FilterGradients(encoder, slope, bound=how.clip, keep=how.keep)
         _assign(encoder.conv2, next(of_conv2).noisy_sum(filters)[0] / expected)
         encoder.conv2.requires_grad_(False)
         conv1.assign(next(of_conv1).noisy_gradient(conv1) / expected)
@@ -139,6 +139,9 @@ class Game:
         self._each = max(1, how.batch // len(self.present))
         rates = {"generator": how.learning_rate, "head": how.critic_rate, "conv2": how.critic_rate}
         trained = {"generator": generator, "head": network.head, "conv2": network.encoder.conv2}
+        # One map for all steps: what the wall finds out about a map, it finds out once.
+        slopes = torch.zeros(self.classes, *network.encoder.shape)
+        self._filters = FilterGradients(network.encoder, slopes, bound=how.clip, keep=how.keep)
         self._adam: dict[str, torch.optim.Optimizer] = {
             name: torch.optim.Adam(trained[name].parameters(), lr=rate, betas=_BETAS)
             for name, rate in rates.items()
@@ -180,16 +183,16 @@ class Game:
 
     def filter_step(self, step: Step, charge: Charge, real: Tensor, images: Tensor) -> None:
         """conv2: the records' part of the gradient by a paid step, the generated images' part as it is."""
-        encoder, how = self.network.encoder, self.how
+        encoder = self.network.encoder
         at = real.clone().requires_grad_()
         (slope,) = torch.autograd.grad(self._loss(at, -1), at)
         slopes = torch.zeros(self.classes, *encoder.shape)
         slopes[self.present] = _over(slope, self.weights)
         images = images.detach()
-        plain = FilterGradients(encoder, slopes, bound=1.0, keep=how.keep)
-        unit = float(plain.gradients(images, self._labels()).norm(dim=1).median().clamp(min=1e-8))
-        phi = FilterGradients(encoder, slopes, bound=how.clip, keep=how.keep, unit=unit)
-        noisy = step.noisy_sum(phi)[0] * unit / (charge.rate * self.size)
+        phi = self._filters
+        phi.slopes = slopes
+        phi.unit = float(phi.gradients(images, self._labels()).norm(dim=1).median().clamp(min=1e-8))
+        noisy = step.noisy_sum(phi)[0] * phi.unit / (charge.rate * self.size)
         loss = self._loss(self._averaged(encoder(images)), 1)
         own = torch.autograd.grad(loss, list(encoder.conv2.parameters()))
         _assign(encoder.conv2, torch.cat([part.flatten() for part in own]) + noisy)

@@ -25,6 +25,7 @@ from sfumato.features.moments import (
     symmetric,
     wiener,
 )
+from sfumato.features.products import row_product
 from sfumato.features.spaces import Space
 from sfumato.generators.mixture import GaussianMixture
 from sfumato.methods.base import Workspace
@@ -277,7 +278,7 @@ class Estimation:
 
     def latent(self, batch: Batch) -> Tensor:
         """Records around their class mean, in the basis, (n, width)."""
-        return self._within(batch)[:, : self.capacity.band] @ self._axes
+        return row_product(self._within(batch)[:, : self.capacity.band], self._axes)
 
     # -- 3. class second moments ------------------------------------------------------------------------------------
 

@@ -26,6 +26,7 @@ from sfumato.data import Batch, Schema
 from sfumato.data.sources import Array
 from sfumato.errors import BadInput
 from sfumato.features import encoding_of
+from sfumato.features.products import row_product
 from sfumato.methods.base import PrivateMethod, Workspace, png_of
 from sfumato.methods.descent import TrainingState, descend
 from sfumato.methods.explanations import FilterBank
@@ -223,12 +224,13 @@ class _Model:
         """x̃, (n, projected + 1)"""
         x = self.encode(batch)
         if self.projection is not None:
-            x = x @ self.projection.T
+            x = row_product(x, self.projection.T)
         return torch.cat([x, x.new_ones(len(x), 1)], dim=1)
 
     def activations(self, inputs: Tensor) -> Tensor:
         """g, (n, classes, maps)"""
-        return (inputs @ self.weights.T).view(len(inputs), self.classes, self.maps)
+        g = row_product(inputs, self.weights.T)
+        return g.view(len(inputs), self.classes, self.maps)
 
     def weighted(self, g: Tensor) -> tuple[Tensor, Tensor]:
         """σ, (n, classes, maps), and f, (n, classes)"""

@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 
 from sfumato.data import Batch, Schema
+from sfumato.features.products import row_product
 from sfumato.features.remembered import Remembered
 from sfumato.features.scattering import Scattering
 from sfumato.privacy import Charge, OuterMap, PrivateData, Step, balanced, enforced_bound
@@ -92,7 +93,7 @@ class Portraits:
         return portraits, portraits.of(rows), present.repeat_interleave(each)
 
     def of(self, features: Tensor) -> Tensor:
-        rows = (features - self.centre) @ self.mixing
+        rows = row_product(features - self.centre, self.mixing)
         return torch.nn.functional.pad(rows, (0, 1), value=_CONSTANT)
 
     def __call__(self, schema: Schema, records: Tensor) -> Tensor:
@@ -127,7 +128,7 @@ class Gradients(OuterMap):
         labels = batch.labels
         if labels is None:
             labels = torch.zeros(len(batch), dtype=torch.int64)
-        errors = _errors(rows @ self.weights.T, labels.clamp(min=0))
+        errors = _errors(row_product(rows, self.weights.T), labels.clamp(min=0))
         return balanced(torch.where(labels[:, None] >= 0, errors, 0.0), rows)
 
 

@@ -14,8 +14,8 @@ For that, a record's whole numbers must be a function of that record alone, and 
   with rows that belong to nobody, in memory of the same alignment, and the sizes are those for which this machine was
   seen to give a public record the same bits at every place (`_Rounded.sizes`).
 
-What rounding and the inexact norm can add to a row's length is covered by `enforced_bound`, less than a ten-thousandth above the map's
-own bound; it is the enforced bound that the ledger is charged with.
+What rounding and the inexact norm can add to a row's length is covered by `enforced_bound`, less than a ten-thousandth above the
+map's own bound; it is the enforced bound that the ledger is charged with.
 
 Public: grids, bounds, sizes of batches. Private: rows, norms, which rows were clipped and how many.
 """
@@ -26,6 +26,7 @@ import math
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any, final
 
 import torch
@@ -155,15 +156,16 @@ def grid_of(bound: float, digits: int = _GRID_DIGITS) -> float:
 def enforced_bound(phi: RecordMap) -> float:
     """The length that no record's contribution exceeds, whatever φ returned.
 
-    Proof for a `FeatureMap`, for any number of features below 2³⁰ a piece. A row that passes consists of whole numbers u of
-    grid units, and it is these that are measured, so rounding to the grid adds nothing. Their squared norm is computed with at
-    most 31 roundings to float32 of each term (its square, and a tree of additions) and then added over pieces in double
-    precision: all terms are ≥ 0, so the result is at least 1 − 2⁻¹⁹ of the true value. It passes if that is ≤ bound² · (1 + 2⁻¹⁴),
-    so its length is ≤ bound · √((1 + 2⁻¹⁴) ÷ (1 − 2⁻¹⁹)) < bound · (1 + 2⁻¹⁴). Any other row is scaled in double precision to at most
-    bound · √(1 + 2⁻¹⁴) · (1 + 2⁻⁴⁰) and rounded towards zero, which lengthens nothing. No term depends on `dim`.
+    Proof for a `FeatureMap`, for any `dim` in pieces of fewer than 2³⁰ features. A row that passes consists of whole numbers of
+    grid units, and it is these that are measured, so rounding to the grid adds nothing. Each square goes through k ≤ 31
+    roundings to float32 (its own, and a tree of additions) and those of the sum over pieces, in double precision. All terms
+    are ≥ 0, so the result is at least (1 − 2⁻²⁴)ᵏ · (1 − 2⁻⁵³)^pieces ≥ 1 − γ with γ = 2⁻¹⁸ of the true value. The row passes if
+    the result is ≤ bound² · (1 + 2⁻¹⁴); its length is then ≤ bound · √((1 + 2⁻¹⁴) ÷ (1 − γ)) < bound · (1 + 2⁻¹⁴). Any other row
+    is scaled to ≤ bound · √(1 + 2⁻¹⁴) · (1 + 2⁻⁴⁰) in double precision and rounded towards zero, which lengthens nothing.
 
-    Proof for an `OuterMap`. Each factor is scaled to its bound in double precision (`clipped`: ≤ bound · (1 + 2⁻⁴⁰)) and rounded to
-    its grid, which moves each of its entries by at most grid/2 ≤ bound · 2⁻¹⁶; the norm of a product is the product of the norms.
+    Proof for an `OuterMap`. Each factor is scaled to its bound in double precision (`clipped`: ≤ bound · (1 + 2⁻⁴⁰)) and rounded
+    to its grid, which moves each of its entries by at most grid/2 ≤ bound · 2⁻¹⁶; the norm of a product is the product of the
+    norms.
     """
     if isinstance(phi, OuterMap):
         stretch = [
@@ -174,10 +176,15 @@ def enforced_bound(phi: RecordMap) -> float:
     return phi.bound * (1 + _SLACK)
 
 
-# What was found out about the maps in use, see `_Rounded.sizes`; all of it public.
-_FOUND: weakref.WeakKeyDictionary[RecordMap, dict[Any, tuple[int, ...]]] = (
-    weakref.WeakKeyDictionary()
-)
+@dataclass
+class _Found:
+    """What was found out about a map, see `_Rounded.sizes`; all of it public."""
+
+    sizes: tuple[int, ...]
+    sums: int = 0  # that the map was used in
+
+
+_FOUND: weakref.WeakKeyDictionary[RecordMap, dict[Any, _Found]] = weakref.WeakKeyDictionary()
 
 
 class _Rounded(ABC):
@@ -187,7 +194,10 @@ class _Rounded(ABC):
     """
 
     phi: RecordMap
-    rows_at_once: int
+
+    def __init__(self, width: int) -> None:
+        self.rows_at_once: int = _most_rows(width)
+        self._sizes: dict[Any, tuple[int, ...]] = {}
 
     @abstractmethod
     def _raw(self, batch: Batch) -> Iterator[Tensor]:
@@ -209,10 +219,11 @@ class _Rounded(ABC):
         """The sizes of the batches that φ is shown, largest first, from public facts: the map, and the form of a record.
 
         Whether a library gives a row the same bits at every place of a batch, and in batches of other sizes, is a matter of its
-        control flow, which depends on shapes and places and never on values. So it is found out, once for each map and form of
-        records, with a few public records repeated all over a batch: sizes where some row differs from its first occurrence,
-        or from its occurrence in the largest good size, are not used. If none is good, records are shown one by one. The cost is
-        that of about 1,200 records more.
+        control flow, which depends on shapes and places and never on values. So it is found out, for each map and form of
+        records, with a few public records repeated all over a batch: sizes where some row differs from its first occurrence, or
+        from its occurrence in the largest good size, are not used. If none is good, records are shown one by one. The cost is
+        that of about 1,200 records more; a map that is used in many sums is looked at again at the 2nd, 4th, 8th, …, since
+        weights that are still zero hide what comes later.
         """
         form = (
             tuple(batch.values.shape[1:]),
@@ -220,16 +231,19 @@ class _Rounded(ABC):
             batch.labels is None,
             torch.get_num_threads(),
         )
-        found = _FOUND.setdefault(self.phi, {})
-        if form not in found:
-            found[form] = self._good_sizes(batch)
-        return found[form]
+        if form not in self._sizes:
+            menu = (self.rows_at_once, *(size for size in _SIZES if size < self.rows_at_once))
+            found = _FOUND.setdefault(self.phi, {}).setdefault(form, _Found(menu))
+            found.sums += 1
+            if found.sums.bit_count() == 1:
+                found.sizes = self._good_sizes(batch, found.sizes)
+            self._sizes[form] = found.sizes
+        return self._sizes[form]
 
-    def _good_sizes(self, batch: Batch) -> tuple[int, ...]:
+    def _good_sizes(self, batch: Batch, sizes: tuple[int, ...]) -> tuple[int, ...]:
         good: list[int] = []
         reference: list[Tensor] = []
-        menu = [self.rows_at_once, *(size for size in _SIZES if size < self.rows_at_once)]
-        for size in menu:
+        for size in sizes:
             firsts: list[Tensor] = []
             for numbers in self._raw(_public(batch, size)):
                 firsts.append(numbers[:, :_PUBLIC].clone())
@@ -252,10 +266,10 @@ class BoundedSum(_Rounded):
 
     def __init__(self, phi: FeatureMap) -> None:
         check_bound(phi.bound)
+        super().__init__(phi.dim)
         self.phi: FeatureMap = phi
         self.grid = grid_of(phi.bound)
         self.shape: tuple[int, ...] = (phi.segments, phi.dim)
-        self.rows_at_once = _most_rows(phi.dim)
         self._reach = phi.bound * math.sqrt(1 + _SLACK)
 
     def __call__(self, batch: Batch) -> Tensor:
@@ -368,11 +382,11 @@ class OuterSum(_Rounded):
         check_bound(phi.right_bound)
         if phi.symmetric and (phi.left != phi.right or phi.left_bound != phi.right_bound):
             raise BadInput("A symmetric product needs two equal factors; give one width and bound.")
+        super().__init__(phi.left + phi.right)
         self.phi: OuterMap = phi
         self.grids = tuple(grid_of(b, _FACTOR_DIGITS) for b in (phi.left_bound, phi.right_bound))
         self.grid = self.grids[0] * self.grids[1]
         self.shape: tuple[int, ...] = (phi.segments, phi.dim)
-        self.rows_at_once = _most_rows(phi.left + phi.right)
 
     def __call__(self, batch: Batch) -> Tensor:
         """The sum over the batch in grid units, (segments, left · right), int64."""
@@ -458,7 +472,7 @@ def clipped(rows: Tensor, bound: float) -> Tensor:
 
 
 def _squares(units: Tensor) -> Tensor:
-    """(features, n) float32 → (n,): squared norms, at least 1 − 2⁻¹⁹ of the true value, in double precision."""
+    """(features, n) float32 → (n,): squared norms, at least 1 − 2⁻¹⁹ of the true value for any number of features below 2³⁰."""
     return _added(units.square()).to(torch.float64)
 
 
