@@ -90,7 +90,9 @@ class PixelSpace(Space):
     def encode(self, batch: Batch) -> Tensor:
         waves = row_product(self._rows @ (batch.pixels() - 0.5), self._columns.T)
         if self._colours is not None:
-            waves = torch.einsum("oc,nchw->nohw", self._colours, waves)
+            # Number by number: libraries compute a product with three columns by the place of a record in its batch.
+            mixed = [waves[:, c, None] * self._colours[:, c, None, None] for c in range(3)]
+            waves = mixed[0] + mixed[1] + mixed[2]
         flat = waves.flatten(1)
         return flat[:, self._order]
 

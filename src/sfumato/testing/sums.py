@@ -137,15 +137,15 @@ def check_map(
 
     `records` are tried besides those of `adversarial_records` that fit the schema.
     """
-    pools = [adversarial_records(schema, seed=seed)]
-    if schema.kind == "images":
-        pools.append(adversarial_records(schema, seed=seed, whole=True))
+    pools = [(adversarial_records(schema, seed=seed), counts)]
+    if schema.kind == "images":  # as bytes, which maps turn into the same pixels
+        pools.append((adversarial_records(schema, seed=seed, whole=True), BOUNDARIES))
     if records is not None:
-        pools.append(records)
+        pools.append((records, counts))
     summand = OuterSum(phi) if isinstance(phi, OuterMap) else BoundedSum(phi)
     limit = enforced_bound(phi)
-    for pool in pools:
-        alone = check_additive(summand, pool, counts=counts, seed=seed)
+    for pool, numbers in pools:
+        alone = check_additive(summand, pool, counts=numbers, seed=seed)
         lengths = (alone.to(torch.float64) * summand.grid).flatten(1).norm(dim=1)
         _claim(bool((lengths <= limit).all()), f"A contribution is longer than {limit:g}.")
         _check_rows(summand, pool, seed)
