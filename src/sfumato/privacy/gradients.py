@@ -1,43 +1,70 @@
 """Sums of per-example clipped gradients: what DP-SGD needs of the private rows (Abadi et al. 2016), and the trusted code for it.
 
-For layers whose gradient is a sum of outer products, a record's gradient norm is known from what went into the layer and from the
-gradient of what came out, without forming the gradient itself (ghost norms: Goodfellow 2015; Li et al. 2022); the clipped
-gradients are then added up by one weighted product per layer from the same two tensors, without a second pass through the network
-(book-keeping: Bu et al. 2023). Any other network goes through `torch.func.vmap`, one gradient per record.
+For the usual layers a record's gradient is made of what went into the layer and of the gradient of what came out, in one pass for
+all records (book-keeping: Bu et al. 2023). Where it is a single product of two vectors (a linear layer called once), it is never
+formed: its norm is the product of their norms (Goodfellow 2015), and the clipped sum is one product of two matrices. Any other
+network goes through `torch.func.vmap`, one gradient per record.
 
 Private: records, activations, gradients, norms, the number of records: nothing of it leaves but through `Step.noisy_gradient`.
 
-Limits. Norms are never underestimated: the rounding of their own computation is added to them, and a gradient that is not finite
-counts for nothing. The sum of a few hundred single-precision rows is itself rounded, by about 2⁻²⁴ of its size per addition; the
-slack of `enforced_bound` covers what tests measure of it by a wide margin, not the worst case of rounding theory. The same holds
-for the floating-point noise that is added (`noise.FastGaussian`).
+**A record changes its own summand and nothing else.** Records go through the network in micro-batches of one public number of
+rows, filled up with rows that count for nothing: a library may compute the same row with other last digits in a batch of another
+shape, and behind a rectifier a last digit can decide about the whole gradient. Rows are laid out so that their place in the
+micro-batch does not matter either (`_aligned`); `GradientSum.check` tries that on the machine at hand, bit for bit, and takes
+records one at a time where it does. Which way a layer goes follows from shapes alone. Each summand is then a whole number of
+units of a public grid, and whole numbers are added without rounding, in any order and split.
+
+**No summand is longer than `enforced_gradient_bound`**, whatever the network computes. Let C be the bound.
+
+1. Norms are never too small. Squares are added in single precision over at most 1024 numbers, which gives, in any order, at least
+   1 − 1027 · 2⁻²⁴ of their sum, and in double precision from there on; the result is multiplied by 1 + 1100 · 2⁻²⁴. A square
+   below the smallest normal number may be lost, so 2⁻¹²⁵ is added for each. What is measured is the very vector that is added, so
+   its own rounding on the way there does not matter, even where large terms cancel.
+2. Hence the scaled vector, rounding of the scaling included (2⁻²² of it), has norm ≤ C · (1 − 2⁻¹⁹). It is made of formed rows,
+   of norm f, and of products right ⊗ left of norms c₁, c₂, …: f² + Σ c² ≤ C².
+3. Rounding formed rows to their grid moves each of at most `dim` numbers by half a unit: f grows by ≤ √dim · unit ÷ 2 ≤ 2⁻¹² · C.
+4. Of a product, the left factor is scaled to norm 1 and the right one to norm c. Rounded to their grids, left ones have
+   norm ≤ 1 + 2⁻¹³, and right ones c + e with Σ e² ≤ (2⁻¹³ · C)²; the norm of a product is the product of the norms.
+5. By Minkowski's inequality the whole has norm ≤ (C + 2⁻¹³ · C) · (1 + 2⁻¹³) + 2⁻¹² · C < C · (1 + 2⁻¹¹ + 2⁻²⁵).
+6. Sums are exact in double precision below 2⁵³ units: for formed rows always, for products up to 2¹³ records in one sample or
+   more, by the layer's width. Beyond, an addition is off by at most 2⁻⁵³ of the sum's length, and there is at most one for a
+   record, so that two neighbouring samples of n records differ by less than 2 · n² · 2⁻⁵³ · C more: less than 2⁻¹² · C up to
+   n = 2²⁰.
+
+Together less than C · (1 + 2⁻¹⁰). Not covered: the floating-point noise that is added (`noise.FastGaussian`).
 """
 
 from __future__ import annotations
 
+import copy
 import math
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.nn import functional
-from torch.nn.grad import conv2d_weight
 
 from sfumato.data import Batch, Schema
 from sfumato.errors import BadInput
+from sfumato.privacy.bounding import grid_of
 
-_UNIT = 2.0**-24  # half a unit in the last place of single precision
 _SLACK = 2.0**-10
-# Records whose norms are computed at once: their patches should stay in the processor's cache.
-_NORM_ROWS = 32
-# Numbers of gradients of single records that are formed at once: in one layer, and in the slow way.
+_SQUARES = 1024  # numbers whose squares are added in single precision
+_NORM_FACTOR = 1 + (_SQUARES + 76) * 2.0**-24
+_NORM_FLOOR = 2.0**-125
+_LONGEST = 1e18  # a gradient beyond counts for nothing
+# Rows of a micro-batch: few enough for activations to stay in the processor's cache, and for filling up to cost little.
+_ROWS = 64
+# Numbers of single records that are formed at once, patches included: they should stay in the cache as well.
 _FORMED = 2**22
 _MATERIALISED = 2**24
+_LINE = 16  # single-precision numbers in 64 bytes
 
 Inputs = Callable[[Batch, torch.Generator], tuple[Tensor, ...]]
 # (network, one tensor per input with a row per record) → one loss per record. The network may be called several times.
@@ -57,13 +84,18 @@ class GradientSum:
     """Σ over records of the gradient of `loss` with respect to the network's parameters, each clipped to norm `bound`.
 
     `inputs` turns a batch and a source of randomness into tensors with one row per record; `loss(network, *inputs)` returns one
-    loss per record. A loss of two terms (a private record and a generated companion) is clipped as one gradient, which is its
-    record's. Companions are drawn in `inputs` from the generator given there, which nobody keeps: how much was drawn from a
-    lasting generator would tell the size of the sample.
+    loss per record by the network that it is given: a replica of `network` that shares its parameters, in the mode that it was
+    in when this object was made. A loss of two terms (a private record and a generated companion) is clipped as one gradient,
+    which is its record's.
 
-    **Guarantee**: leaving out any one record moves the result by at most `enforced` in L2 norm, provided the network treats
-    records one by one. Modules known not to (batch normalisation in training) are refused, and `check` tries the rest on
-    random rows.
+    Companions are drawn in `inputs` from the generator given there, which nobody keeps: how much was drawn from a lasting
+    generator would tell the size of the sample. Each row needs draws of its own, alike and independent of all others'. A
+    record that comes or goes shifts which draws the later ones get, but not their distribution: the sums with and without it can
+    be looked at as made with the same draws for everybody else (a coupling), and then differ by one summand.
+
+    **Guarantee**: leaving out any one record moves the result by at most `enforced` in L2 norm, in samples of up to 2²⁰ records,
+    provided the network treats records one by one. Modules known not to (batch normalisation in training) and modules that
+    change their buffers are refused at every call, and `check` tries the rest on random rows.
     """
 
     def __init__(
@@ -84,13 +116,24 @@ class GradientSum:
         self.bound = bound
         self.inputs = inputs
         self.rows_at_once = rows_at_once
-        self._named = {n: p for n, p in network.named_parameters() if p.requires_grad}
+        self._named = _trained(network)
         if not self._named:
             raise BadInput("The network has no parameter to train; set requires_grad on some.")
-        self.dim = sum(p.numel() for p in self._named.values())
+        sizes = [p.numel() for p in self._named.values()]
+        self.dim = sum(sizes)
+        starts = [sum(sizes[:i]) for i in range(len(sizes))]
+        self._places = {
+            id(p): slice(start, start + p.numel())
+            for p, start in zip(self._named.values(), starts, strict=True)
+        }
         self._fast = _book_keeping_applies(network, self._named)
-        self._checked = False
-        _refuse_mixing(network)
+        self._replica = _replica(network)
+        self._modes = _modes(self._replica)
+        self._grids = _Grids.of(self._replica, bound, self.dim)
+        self._rows = max(1, min(_ROWS, rows_at_once))
+        self._path: tuple[object, ...] | None = None
+        self._checked = 0  # with how many threads
+        _refuse_mixing(self._replica)
 
     @property
     def enforced(self) -> float:
@@ -98,15 +141,16 @@ class GradientSum:
         return enforced_gradient_bound(self.bound)
 
     def __call__(self, batch: Batch) -> Tensor:
-        """The sum over the batch, (dim,) float64, in micro-batches of `rows_at_once`."""
+        """The sum over the batch, (dim,) float64."""
         total = torch.zeros(self.dim, dtype=torch.float64)
         # From OS entropy and thrown away: it must not be known afterwards how many numbers were drawn.
         random = torch.Generator().manual_seed(int.from_bytes(os.urandom(7), "little"))
-        for start in range(0, len(batch), self.rows_at_once):
-            piece = slice(start, start + self.rows_at_once)
-            labels = None if batch.labels is None else batch.labels[piece]
-            tensors = self.inputs(Batch(batch.values[piece], labels), random)
-            total += self._sum(tensors)
+        with self._frozen():
+            for start in range(0, len(batch), self._rows):
+                piece, real = _filled(batch, start, self._rows)
+                tensors = self.inputs(piece, random)
+                _one_row_each(tensors, self._rows)
+                self._add(tensors, real, total)
         return total
 
     def public_parts(self) -> tuple[Tensor, ...]:
@@ -120,77 +164,123 @@ class GradientSum:
             parameter.grad = part.view_as(parameter).to(parameter.dtype)
 
     def check(self, schema: Schema) -> None:
-        """Refuse a loss that mixes records, and check the fast sum against one gradient after another, on random rows; once."""
-        if self._checked:
+        """Refuse a loss that mixes records, choose the way, and try that neither a record's place in a micro-batch nor the rows
+        beside it change a bit of what it adds; on random rows, once for each number of threads.
+
+        What libraries do depends on shapes, places and threads and not on values, so random rows speak for all.
+        """
+        if self._checked == torch.get_num_threads():
             return
-        rows, others = self._random_rows(schema)
-        if any(len(t) != len(rows[0]) for t in rows):
-            raise BadInput(
-                "A per-record loss needs inputs with one row per record; check `inputs`."
-            )
-        if not all(_close(a[0], b[0]) for a, b in zip(rows, others, strict=True)):
-            raise BadInput("`inputs` lets one record change another's row; compute each row alone.")
-        alone = self._loop(rows)
-        if self._fast:
-            self._refuse_mixed_losses(rows, others)
-            expected = _clip_weights(_norms(alone), self.bound) @ alone
-            found = self._by_book_keeping(rows)
-            # Where a layer is used otherwise than by calling it, book-keeping misses a part, and the slow way is taken.
-            self._fast = found is not None and _close(found, expected, 1e-2)
-        if not self._fast and not _close(self._rows_by_vmap(rows), alone):
-            raise BadInput(
-                "The gradients of single records cannot be computed for this network; use layers without random numbers of "
-                "their own."
-            )
-        self._checked = True
+        self._checked, self._path = 0, None
+        with self._frozen():
+            trial = _Trial(schema, self.inputs, self._rows)
+            trial.refuse_mixing()
+            few = tuple(t[:3] for t in trial.rows)
+            alone = self._loop(few)
+            self._refuse_mixed_losses(trial)
+            if self._fast:
+                expected = _clip_weights(_squares(alone), self.bound) @ alone.to(torch.float64)
+                found = torch.zeros(self.dim, dtype=torch.float64)
+                self._add(trial.rows, torch.arange(self._rows) < 3, found)
+                # Where a layer is used otherwise than by calling it, book-keeping misses a part, and the slow way is taken.
+                self._fast = self._fast and _close(found, expected, 1e-2)
+            if not self._fast and not _close(self._by_vmap_or_refused(few), alone):
+                raise BadInput(_UNCOMPUTABLE)
+            if not (trial.place_is_nothing() and self._place_is_nothing(trial)):
+                self._rows, self._path = 1, None
+                if not self._place_is_nothing(_Trial(schema, self.inputs, 1)):
+                    raise BadInput(_UNCOMPUTABLE)
+        self._checked = torch.get_num_threads()
 
-    def _random_rows(self, schema: Schema) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
-        """The inputs of three random records, and again with all but the first exchanged."""
-        source = torch.Generator().manual_seed(0)
-        labels = (
-            torch.randint(schema.n_classes, (3,), generator=source) if schema.labelled else None
-        )
-        first, second = (torch.rand(3, *schema.shape, generator=source) for _ in range(2))
-        mixed = torch.cat([first[:1], second[1:]])
-        one, other = (
-            self.inputs(Batch(values, labels), torch.Generator().manual_seed(1))
-            for values in (first, mixed)
-        )
-        return one, other
-
-    def _refuse_mixed_losses(self, rows: tuple[Tensor, ...], others: tuple[Tensor, ...]) -> None:
+    def _refuse_mixed_losses(self, trial: _Trial) -> None:
         with torch.no_grad():
-            whole, changed = (self._losses(self.network, t) for t in (rows, others))
-            single = self._losses(self.network, tuple(t[:1] for t in rows))
-        if not (_close(whole[:1], changed[:1]) and _close(whole[:1], single)):
+            whole, changed = (self._losses(self._replica, t) for t in (trial.rows, trial.changed))
+            single = self._losses(self._replica, tuple(t[:1] for t in trial.rows))
+        if not (_close(changed[:1], whole[:1]) and _close(single, whole[:1])):
             raise BadInput(
                 "The loss of one record depends on another record, so no bound holds per record; use layers that treat records "
                 "one by one (group normalisation instead of batch normalisation)."
             )
 
+    @torch.no_grad()
+    def _place_is_nothing(self, trial: _Trial) -> bool:
+        """Whether a record adds the same to the last bit in every place, beside other rows each time."""
+        for record in range(min(3, self._rows)):
+            found: list[list[Tensor]] = []
+            for places, tensors in trial.placed(record):
+                parts = self._parts(tensors, torch.ones(self._rows, dtype=torch.bool))
+                found.append([rows[places] for rows in _joined(parts)])
+            if not all(
+                bool((rows == rows[:1]).all()) for rows in map(torch.cat, zip(*found, strict=True))
+            ):
+                return False
+        return True
+
+    @contextmanager
+    def _frozen(self) -> Iterator[None]:
+        """The replica as it was made, with the network's present buffers, before and after."""
+        if {n: id(p) for n, p in _trained(self.network).items()} != {
+            n: id(p) for n, p in self._named.items()
+        }:
+            raise BadInput(
+                "The network has other parameters to train than before; make a new GradientSum after changing it."
+            )
+        _copy_buffers(self.network, self._replica)
+        _refuse_mixing(self._replica)
+        before = _versions(self._replica)
+        yield
+        if _versions(self._replica) != before:
+            raise BadInput(
+                "The network changes its buffers when it is called (running statistics, spectral normalisation in training), and "
+                "so remembers records; set it to eval() first, or use layers without buffers."
+            )
+        if _modes(self._replica) != self._modes:
+            raise BadInput(
+                "The loss sets the network to another mode; set it before making a GradientSum."
+            )
+
     # -- one micro-batch ---------------------------------------------------------------------------------------------
 
-    def _sum(self, tensors: tuple[Tensor, ...]) -> Tensor:
+    @torch.no_grad()
+    def _add(self, tensors: tuple[Tensor, ...], real: Tensor, total: Tensor) -> None:
+        """Add the summands of the `real` rows to `total`."""
         # A record with a number that is not finite counts for nothing, and must not turn sums into NaN.
-        fit = torch.ones(len(tensors[0]), dtype=torch.bool)
+        fit = real.clone()
         for tensor in tensors:
             if tensor.is_floating_point():
                 fit &= torch.isfinite(tensor).flatten(1).all(dim=1)
-        if not bool(fit.all()):
-            tensors = tuple(t[fit] for t in tensors)
-        if len(tensors[0]) == 0:
-            return torch.zeros(self.dim, dtype=torch.float64)
-        total = self._by_book_keeping(tensors) if self._fast else None
-        if total is None:
-            total = torch.zeros(self.dim, dtype=torch.float64)
-            at_once = max(1, _MATERIALISED // self.dim)
-            for start in range(0, len(tensors[0]), at_once):
-                rows = self._rows_by_vmap(tuple(t[start : start + at_once] for t in tensors))
-                norms = _norms(rows)
-                kept = _clip_weights(norms, self.bound)
-                rows = torch.where((kept > 0)[:, None], rows, 0.0)
-                total += kept @ rows
-        return total
+        tensors = tuple(_without(t, real & ~fit) if t.is_floating_point() else t for t in tensors)
+        for part in self._parts(tensors, fit):
+            part.add_to(total)
+
+    def _parts(self, tensors: tuple[Tensor, ...], fit: Tensor) -> Iterator[_Part]:
+        """What the records add, in whole units; nothing for rows that are not `fit`."""
+        layers = self._recorded_layers(tensors) if self._fast else None
+        if layers is not None:
+            yield from self._parts_by_layers(layers, fit)
+            return
+        self._fast = False
+        for rows in _slices(self._rows, _MATERIALISED // self.dim):
+            each = self._by_vmap(tuple(t[rows] for t in tensors))
+            weights = torch.where(fit[rows], _clip_weights(_squares(each), self.bound), 0.0)
+            yield _Formed(slice(0, self.dim), each).units(weights, self._grids)
+
+    def _parts_by_layers(self, layers: list[_Layer], fit: Tensor) -> Iterator[_Part]:
+        products = [found for layer in layers for found in layer.products()]
+        squares = torch.zeros(self._rows, dtype=torch.float64)
+        for product in products:
+            squares += product.squares()
+        weights = torch.zeros(self._rows, dtype=torch.float64)
+        # Some records at a time, through all layers: what is formed of them is used while it is in the cache.
+        width = sum(layer.width() for layer in layers)
+        for rows in _slices(self._rows, _FORMED // max(1, width)):
+            formed = [found for layer in layers for found in layer.formed(rows)]
+            length = squares[rows] + sum(_squares(one.rows.flatten(1)) for one in formed)
+            weights[rows] = torch.where(fit[rows], _clip_weights(length, self.bound), 0.0)
+            for one in formed:
+                yield one.units(weights[rows], self._grids)
+        for product in products:
+            yield product.units(weights, self._grids)
 
     def _losses(self, network: Callable[..., Any], tensors: tuple[Tensor, ...]) -> Tensor:
         losses = self.loss(network, *tensors)
@@ -204,78 +294,319 @@ class GradientSum:
         """(n, dim): one gradient after another; slow, and right by construction."""
         found = []
         for i in range(len(tensors[0])):
-            loss = self._losses(self.network, tuple(t[i : i + 1] for t in tensors)).sum()
+            loss = self._losses(self._replica, tuple(t[i : i + 1] for t in tensors)).sum()
             grads = torch.autograd.grad(
                 loss, list(self._named.values()), allow_unused=True, materialize_grads=True
             )
             found.append(torch.cat([g.detach().flatten() for g in grads]))
         return torch.stack(found)
 
-    def _rows_by_vmap(self, tensors: tuple[Tensor, ...]) -> Tensor:
+    def _by_vmap(self, tensors: tuple[Tensor, ...]) -> Tensor:
         """(n, dim): every record's gradient, materialised."""
         parameters = {name: p.detach() for name, p in self._named.items()}
 
         def loss_of_one(trained: dict[str, Tensor], *row: Tensor) -> Tensor:
             def network(*args: Any, **kwargs: Any) -> Any:
-                return functional_call(self.network, trained, args, kwargs)
+                return functional_call(self._replica, trained, args, kwargs)
 
             return self._losses(network, tuple(r[None] for r in row))[0]
 
         each = vmap(grad(loss_of_one), in_dims=(None, *[0] * len(tensors)))(parameters, *tensors)
         return torch.cat([each[name].flatten(1) for name in self._named], dim=1)
 
-    def _by_book_keeping(self, tensors: tuple[Tensor, ...]) -> Tensor | None:
-        """The clipped sum by ghost norms; None where something on the way does not allow it."""
-        n = len(tensors[0])
-        with _recorded(self.network) as calls, torch.enable_grad():
-            losses = self._losses(self.network, tensors)
-            if any(call.inputs.shape[:1] != (n,) or call.stale for call in calls):
-                return None
-            outputs = [call.output for call in calls]
-            grads = torch.autograd.grad(losses.sum(), outputs, allow_unused=True)
-        with torch.no_grad():
-            ghosts: dict[nn.Module, _Ghost] = {}
-            for call, gradient in zip(calls, grads, strict=True):
-                if gradient is not None:
-                    ghost = ghosts.setdefault(call.module, _KINDS[type(call.module)](call.module))
-                    ghost.add(call.inputs, gradient)
-            calls.clear()
-            kept = torch.empty(n)
-            for start in range(0, n, _NORM_ROWS):
-                rows = slice(start, start + _NORM_ROWS)
-                squares = torch.zeros(len(kept[rows]), dtype=torch.float64)
-                for ghost in ghosts.values():
-                    squares += ghost.squares(rows)
-                kept[rows] = _clip_weights(squares.sqrt(), self.bound)
-                for ghost in ghosts.values():
-                    ghost.take(kept[rows])
-            totals: dict[int, Tensor] = {}
-            for module, ghost in ghosts.items():
-                ghost.finish(kept)
-                totals |= {id(getattr(module, name)): sum_ for name, sum_ in ghost.totals.items()}
-            return torch.cat(
-                [
-                    totals.get(id(p), torch.zeros(p.shape, dtype=torch.float64)).flatten()
-                    for p in self._named.values()
-                ]
+    def _by_vmap_or_refused(self, tensors: tuple[Tensor, ...]) -> Tensor:
+        try:
+            return self._by_vmap(tensors)
+        except RuntimeError as error:  # torch's own, such as random numbers inside vmap
+            raise BadInput(_UNCOMPUTABLE) from error
+
+    def _recorded_layers(self, tensors: tuple[Tensor, ...]) -> list[_Layer] | None:
+        """One pass forth and back; None where something on the way does not allow book-keeping."""
+        with _recorded(self._replica) as calls, torch.enable_grad():
+            losses = self._losses(self._replica, tensors)
+            possible = all(c.inputs.shape[:1] == (self._rows,) and not c.stale for c in calls)
+            grads = (
+                torch.autograd.grad(losses.sum(), [c.output for c in calls], allow_unused=True)
+                if possible
+                else ()
             )
+        # The way of every layer follows from these shapes, so they must not change with the records.
+        path = (
+            possible,
+            *((id(c.module), c.inputs.shape, c.output.shape) for c in calls),
+            *(g is None for g in grads),
+        )
+        if self._path is None:
+            self._path = path
+        if path != self._path:
+            raise BadInput(
+                "The network takes another path for other records, and so mixes them; let it call the same layers with the same "
+                "shapes whatever the values."
+            )
+        if not possible:
+            return None
+        layers: dict[nn.Module, _Layer] = {}
+        for call, gradient in zip(calls, grads, strict=True):
+            if gradient is not None:
+                kind = _KINDS[type(call.module)]
+                layer = layers.setdefault(call.module, kind(call.module, self._places))
+                layer.add(call.inputs, gradient)
+        return list(layers.values())
+
+
+_UNCOMPUTABLE = (
+    "The gradients of single records cannot be computed for this network; use layers without random numbers of their own, and "
+    "compute the loss with the network that it is given."
+)
 
 
 def enforced_gradient_bound(bound: float) -> float:
-    """The charged bound of gradients clipped to `bound`: a thousandth more, for rounding (see the module's limits)."""
+    """The charged bound of gradients clipped to `bound`: a thousandth more, for rounding (see the module's proof)."""
     return bound * (1 + _SLACK)
 
 
-def _clip_weights(norms: Tensor, bound: float) -> Tensor:
-    """min(1, bound ÷ norm) in single precision, and 0 where the norm is not finite or beyond counting."""
-    fit = torch.isfinite(norms) & (norms < 1e18)
-    return torch.where(fit, (bound / norms.clamp(min=1e-30)).clamp(max=1.0), 0.0).to(torch.float32)
+# -- whole units ---------------------------------------------------------------------------------------------------------
 
 
-def _norms(rows: Tensor) -> Tensor:
-    """Row norms that neither overflow nor lose small entries."""
-    largest = rows.abs().amax(dim=1, keepdim=True).clamp(min=1e-30)
-    return (torch.linalg.vector_norm(rows / largest, dim=1) * largest[:, 0]).to(torch.float64)
+@dataclass(frozen=True)
+class _Grids:
+    """The public grids: from the bound and from the shapes of the parameters."""
+
+    digits: int  # of formed rows
+    unit: float
+    right_unit: float  # of the right factors of products
+
+    @classmethod
+    def of(cls, network: nn.Module, bound: float, dim: int) -> _Grids:
+        outputs = sum(m.out_features for m in network.modules() if type(m) is nn.Linear)
+        digits = max(20, _digits(dim, 12))
+        right = max(18, _digits(max(1, outputs), 13))
+        return cls(digits, grid_of(bound, digits), grid_of(bound, right))
+
+    def sum(self, units: Tensor) -> Tensor:
+        """(n, numbers) → (numbers,): exact. Units are at most 2 to the digits + 1, see `_digits`."""
+        if units.shape[1] <= _SQUARES or units.dtype == torch.float64:
+            return units.sum(dim=0, dtype=torch.float64)
+        together = 2 ** (23 - self.digits)
+        if len(units) <= together:
+            return units.sum(dim=0)
+        total = torch.zeros(units.shape[1], dtype=torch.float64)
+        for some in units.split(together):
+            total += some.sum(dim=0)
+        return total
+
+
+def _digits(numbers: int, room: int) -> int:
+    """Enough for rounding `numbers` of them to move a vector by no more than 2⁻ʳᵒᵒᵐ of its bound: √numbers · 2⁻ᵈ⁻¹ ≤ 2⁻ʳᵒᵒᵐ.
+
+    A vector of norm ≤ bound · (1 − 2⁻¹⁹), which the norms' factor sees to, has no number beyond 2ᵈ⁺¹ units with d ≥ 17 digits
+    of the grid between 2⁻ᵈ⁻¹ and 2⁻ᵈ of the bound, rounding included.
+    """
+    return max(17, math.ceil(room - 1 + math.log2(numbers) / 2))
+
+
+@dataclass
+class _Part:
+    """What the records of a block add to a parameter, in whole units: tensors with a row per record, and how to add them up."""
+
+    place: slice  # of the parameter in the whole gradient
+    rows: tuple[Tensor, ...]
+
+    def add_to(self, total: Tensor) -> None:
+        raise NotImplementedError
+
+
+@dataclass
+class _RowUnits(_Part):
+    """(n, numbers); or (n, T, numbers) with (n, T) places in a table."""
+
+    grids: _Grids
+
+    def add_to(self, total: Tensor) -> None:
+        units, *index = self.rows
+        part = total[self.place]
+        if index:
+            table = part.view(-1, units.shape[-1])
+            scaled = units.flatten(0, 1).to(torch.float64) * self.grids.unit
+            table.index_add_(0, index[0].flatten(), scaled)
+        else:
+            part += self.grids.sum(units) * self.grids.unit
+
+
+@dataclass
+class _ProductUnits(_Part):
+    """(n, d), (n, p) in double precision."""
+
+    unit: float
+
+    def add_to(self, total: Tensor) -> None:
+        left, right = self.rows
+        part = total[self.place]
+        part += (right.T @ left).flatten() * self.unit
+
+
+@dataclass
+class _Formed:
+    """Gradients of single records with respect to a parameter."""
+
+    place: slice
+    rows: Tensor  # (n, numbers), or (n, T, numbers) with an index (n, T) into a table
+    index: Tensor | None = None
+
+    def units(self, weights: Tensor, grids: _Grids) -> _Part:
+        rows = _without(self.rows, weights == 0)
+        scale = (weights / grids.unit).view(-1, *[1] * (rows.ndim - 1))
+        if grids.digits <= 23:
+            scale = scale.to(torch.float32)
+        units = (rows * scale).round_()
+        return _RowUnits(self.place, (units,) if self.index is None else (units, self.index), grids)
+
+
+@dataclass
+class _Product:
+    """Gradients right ⊗ left of single records, never formed."""
+
+    place: slice
+    left: Tensor  # (n, d)
+    right: Tensor  # (n, p)
+
+    def squares(self) -> Tensor:
+        self.left_squares = _squares(self.left)
+        return self.left_squares * _squares(self.right)
+
+    def units(self, weights: Tensor, grids: _Grids) -> _Part:
+        left, right = (_without(t, weights == 0) for t in (self.left, self.right))
+        # The floor of the norms keeps this from overflowing where the left factor is next to nothing.
+        norms = torch.where(weights == 0, 1.0, self.left_squares.sqrt())[:, None]
+        unit = 2.0 ** -_digits(left.shape[1], 13)
+        units = (left * (1 / (norms * unit)).to(torch.float32)).round_().to(torch.float64)
+        others = (right.to(torch.float64) * (weights[:, None] * norms / grids.right_unit)).round_()
+        return _ProductUnits(self.place, (units, others), unit * grids.right_unit)
+
+
+def _squares(rows: Tensor) -> Tensor:
+    """(n, numbers) → (n,): squared norms in double precision, never less than the true value (proof above)."""
+    n, width = rows.shape
+    whole = width - width % _SQUARES
+    total = torch.zeros(n, dtype=torch.float64)
+    if whole:
+        blocks = rows[:, :whole].reshape(n, -1, _SQUARES)
+        total += torch.linalg.vector_norm(blocks, dim=2).to(torch.float64).square().sum(dim=1)
+    if whole < width:
+        total += torch.linalg.vector_norm(rows[:, whole:], dim=1).to(torch.float64).square()
+    return total * _NORM_FACTOR + width * _NORM_FLOOR
+
+
+def _clip_weights(squares: Tensor, bound: float) -> Tensor:
+    """min(1, bound ÷ norm), and 0 where the norm is not finite or beyond counting."""
+    fit = squares < _LONGEST**2  # false for NaN
+    norms = torch.where(fit, squares, 1.0).sqrt()
+    return torch.where(fit, (bound / norms).clamp(max=1.0), 0.0)
+
+
+def _without(tensor: Tensor, unfit: Tensor) -> Tensor:
+    """Zeros in the rows that count for nothing: zero times infinity would not be zero."""
+    if not bool(unfit.any()):  # saves time and changes no other row
+        return tensor
+    return tensor.masked_fill(unfit.view(-1, *[1] * (tensor.ndim - 1)), 0)
+
+
+def _joined(parts: Iterator[_Part]) -> list[Tensor]:
+    """The units of all blocks, joined into one row per record for each tensor that there is."""
+    found: dict[tuple[int, int], list[Tensor]] = {}
+    for part in parts:
+        for number, rows in enumerate(part.rows):
+            found.setdefault((part.place.start, number), []).append(rows)
+    return [torch.cat(pieces) for pieces in found.values()]
+
+
+# -- rows ----------------------------------------------------------------------------------------------------------------
+
+
+def _filled(batch: Batch, start: int, rows: int) -> tuple[Batch, Tensor]:
+    """`rows` records from `start`, filled up with zeros; and which are real."""
+    values = batch.values[start : start + rows]
+    labels = None if batch.labels is None else batch.labels[start : start + rows]
+    missing = rows - len(values)
+    if missing:
+        values = torch.cat([values, values.new_zeros(missing, *values.shape[1:])])
+        labels = None if labels is None else torch.cat([labels, labels.new_zeros(missing)])
+    return Batch(values, labels), torch.arange(rows) < rows - missing
+
+
+def _slices(rows: int, most: int) -> Iterator[slice]:
+    """Equal slices of at most `most` rows, and at least one."""
+    step = max(step for step in range(1, rows + 1) if rows % step == 0 and step <= max(1, most))
+    return (slice(start, start + step) for start in range(0, rows, step))
+
+
+def _one_row_each(tensors: tuple[Tensor, ...], rows: int) -> None:
+    if any(len(t) != rows for t in tensors):
+        raise BadInput("A per-record loss needs inputs with one row per record; check `inputs`.")
+
+
+class _Trial:
+    """A micro-batch of random records, what `inputs` makes of it, and the same with all records but the first exchanged."""
+
+    def __init__(self, schema: Schema, inputs: Inputs, rows: int) -> None:
+        self._inputs = inputs
+        source = torch.Generator().manual_seed(0)
+        values = torch.rand(rows, *schema.shape, generator=source)
+        # Another range: what is computed from all records together would change.
+        others = torch.rand(rows, *schema.shape, generator=source) / 2
+        others[0] = values[0]
+        labels, kinds = (
+            torch.randint(schema.n_classes, (rows,), generator=source) if schema.labelled else None
+            for _ in range(2)
+        )
+        if labels is not None and kinds is not None:
+            kinds[0] = labels[0]
+        self._even = torch.arange(rows) % 2 == 0
+        self._batch = Batch(values, labels)
+        self.rows = self._made(self._batch)
+        self.changed = self._made(Batch(others, kinds))
+
+    def _made(self, batch: Batch, seed: int = 1) -> tuple[Tensor, ...]:
+        tensors = self._inputs(batch, torch.Generator().manual_seed(seed))
+        _one_row_each(tensors, len(batch))
+        return tensors
+
+    def refuse_mixing(self) -> None:
+        for one, other in zip(self.rows, self.changed, strict=True):
+            if not _same(one[:1], other[:1]):
+                raise BadInput(
+                    "`inputs` lets one record change another's row; compute each row alone."
+                )
+
+    def place_is_nothing(self) -> bool:
+        """Whether `inputs` makes the same of a record in every place, in so far as it draws nothing."""
+        labels = self._batch.labels
+        same = Batch(
+            self._batch.values[:1].expand_as(self._batch.values).contiguous(),
+            None if labels is None else labels[:1].repeat(len(labels)),
+        )
+        made, again = self._made(same, 1), self._made(same, 2)
+        drawn = [not _same(one, other) for one, other in zip(made, again, strict=True)]
+        return all(d or _same(t, t[:1].expand_as(t)) for t, d in zip(made, drawn, strict=True))
+
+    def placed(self, record: int) -> Iterator[tuple[Tensor, tuple[Tensor, ...]]]:
+        """The record in every other place, then in the places between; a micro-batch of one row is made twice."""
+        for places in (self._even, ~self._even if len(self._even) > 1 else self._even):
+            yield (
+                places,
+                tuple(
+                    _where(places, mine[record : record + 1], other)
+                    for mine, other in zip(self.rows, self.changed, strict=True)
+                ),
+            )
+
+
+def _where(places: Tensor, first: Tensor, second: Tensor) -> Tensor:
+    return torch.where(places.view(-1, *[1] * (second.ndim - 1)), first, second)
+
+
+def _same(first: Tensor, second: Tensor) -> bool:
+    return bool(((first == second) | ((first != first) & (second != second))).all())
 
 
 def _close(first: Tensor, second: Tensor, tolerance: float = 1e-3) -> bool:
@@ -286,6 +617,58 @@ def _close(first: Tensor, second: Tensor, tolerance: float = 1e-3) -> bool:
 
 
 # -- modules -------------------------------------------------------------------------------------------------------------
+
+
+def _trained(network: nn.Module) -> dict[str, nn.Parameter]:
+    return {name: p for name, p in network.named_parameters() if p.requires_grad}
+
+
+def _replica(network: nn.Module) -> nn.Module:
+    """A copy that shares the parameters, with linear layers whose rows do not depend on their place."""
+    try:
+        made = copy.deepcopy(network, {id(p): p for p in network.parameters()})
+    except (RuntimeError, TypeError) as error:
+        raise BadInput(
+            "The network cannot be copied; let its modules hold parameters and buffers and no other computed tensors."
+        ) from error
+    for module in made.modules():
+        if type(module) is nn.Linear:
+            module.forward = partial(_aligned, module)  # type: ignore[method-assign]
+    return made
+
+
+def _aligned(layer: nn.Linear, x: Tensor) -> Tensor:
+    """x · weightᵀ + bias with widths filled up to whole lines of the processor's cache.
+
+    Small products of matrices begin a row's sum at an aligned address; rows of other widths start at another distance
+    from one, each in its place, and are added up in another order. The same holds for the gradient on its way back.
+    """
+    wider, longer = -layer.in_features % _LINE, -layer.out_features % _LINE
+    if not wider and not longer:
+        return functional.linear(x, layer.weight, layer.bias)
+    weight = functional.pad(layer.weight, (0, wider, 0, longer))
+    bias = None if layer.bias is None else functional.pad(layer.bias, (0, longer))
+    return functional.linear(functional.pad(x, (0, wider)), weight, bias)[..., : layer.out_features]
+
+
+def _modes(network: nn.Module) -> list[bool]:
+    return [module.training for module in network.modules()]
+
+
+def _versions(network: nn.Module) -> dict[str, tuple[int, int]]:
+    """Which buffers there are, and how often each was written to."""
+    return {name: (id(b), b._version) for name, b in network.named_buffers()}
+
+
+def _copy_buffers(network: nn.Module, replica: nn.Module) -> None:
+    theirs, mine = dict(network.named_buffers()), dict(replica.named_buffers())
+    if {n: b.shape for n, b in theirs.items()} != {n: b.shape for n, b in mine.items()}:
+        raise BadInput(
+            "The network has other buffers than before; make a new GradientSum after changing it."
+        )
+    with torch.no_grad():
+        for name, buffer in mine.items():
+            buffer.copy_(theirs[name])
 
 
 def _refuse_mixing(network: nn.Module) -> None:
@@ -338,7 +721,7 @@ def _recorded(network: nn.Module) -> Iterator[list[_Call]]:
 
 
 def _book_keeping_applies(network: nn.Module, trained: dict[str, nn.Parameter]) -> bool:
-    """Whether every parameter to train is the weight or bias of one layer whose ghost norm is known, and all of that layer's."""
+    """Whether every parameter to train is the weight or bias of one layer of a known kind, and all of that layer's."""
     owners: list[int] = []
     for module in network.modules():
         own = [p for p in module.parameters(recurse=False) if p is not None]
@@ -352,18 +735,14 @@ def _book_keeping_applies(network: nn.Module, trained: dict[str, nn.Parameter]) 
     return len(owners) == len(set(owners)) == len(trained)
 
 
-class _Ghost:
-    """A layer's part of every record's gradient: inputs and output gradients of all its calls.
+class _Layer:
+    """A layer's part of every record's gradient, from inputs and output gradients of all its calls."""
 
-    `squares` is asked for some records; what it forms of their gradients on the way is added up by `take` as soon as their
-    weights are known, while it is in the cache. What it leaves unformed is added up for all records by `finish`.
-    """
-
-    def __init__(self, module: Any) -> None:
+    def __init__(self, module: Any, places: dict[int, slice]) -> None:
         self.module = module
         self.pairs: list[tuple[Tensor, Tensor]] = []
-        self.totals: dict[str, Tensor] = {}  # by the parameter's name, float64
-        self.formed: dict[str, Tensor] = {}  # (records, numbers of the parameter)
+        self.weight = places[id(module.weight)]
+        self.bias = None if getattr(module, "bias", None) is None else places[id(module.bias)]
 
     @staticmethod
     def knows(module: Any) -> bool:
@@ -372,144 +751,70 @@ class _Ghost:
     def add(self, inputs: Tensor, gradient: Tensor) -> None:
         self.pairs.append((inputs, gradient))
 
-    def squares(self, rows: slice) -> Tensor:
-        """(records,): squared norms of the layer's gradient, rounding included."""
+    def width(self) -> int:
+        """About how many numbers of one record are made in `formed`."""
+        return sum(a[0].numel() + g[0].numel() for a, g in self.pairs) + self.module.weight.numel()
+
+    def products(self) -> list[_Product]:
+        """What is not formed."""
+        return []
+
+    def formed(self, rows: slice) -> list[_Formed]:
+        """The gradients of some records with respect to weight and bias."""
         raise NotImplementedError
 
-    def take(self, kept: Tensor) -> None:
-        for name, formed in self.formed.items():
-            self._add(name, kept @ _without(formed, kept == 0))
-        self.formed = {}
-
-    def finish(self, kept: Tensor) -> None:
-        """Add what was not formed."""
-
-    def _add(self, name: str, part: Tensor) -> None:
-        if name not in self.totals:
-            shape = getattr(self.module, name).shape
-            self.totals[name] = torch.zeros(shape, dtype=torch.float64)
-        self.totals[name] += part.view(self.totals[name].shape)
+    def _with_bias(self, weight: list[_Formed], terms: list[Tensor]) -> list[_Formed]:
+        """And the bias, or the shift: the sum of (n, p, positions) over positions."""
+        return weight if self.bias is None else [*weight, _Formed(self.bias, _added(terms))]
 
 
-def _without(tensor: Tensor, unfit: Tensor) -> Tensor:
-    """Zeros in the rows that count for nothing: zero times infinity would not be zero."""
-    if not bool(unfit.any()):
-        return tensor
-    return tensor.masked_fill(unfit.view(-1, *[1] * (tensor.ndim - 1)), 0)
+def _added(terms: list[Tensor]) -> Tensor:
+    """(n, p, positions) of every call → (n, p): the sum over positions."""
+    joined = _cat(terms)
+    return joined[:, :, 0] if joined.shape[2] == 1 else joined.sum(dim=2)
 
 
-class _Products(_Ghost):
-    """A layer whose gradient is Σ over positions of g ⊗ a: linear layers and convolutions."""
+def _cat(terms: list[Tensor], dim: int = 2) -> Tensor:
+    return torch.cat(terms, dim=dim) if len(terms) > 1 else terms[0]
 
-    unformed = False
 
-    def factors(self, a: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
-        """(n, d, positions), (n, p, positions): the gradient of the weight is Σ right ⊗ left."""
-        raise NotImplementedError
+def _contracted(right: Tensor, left: Tensor) -> Tensor:
+    """(n, p, T), (n, d, T) → (n, p, d): Σ over positions, alike in every place (see `_aligned`)."""
+    positions = right.shape[2]
+    if any(t.shape[1] * positions % _LINE for t in (right, left)):
+        more = -positions % _LINE
+        right, left = functional.pad(right, (0, more)), functional.pad(left, (0, more))
+    return torch.bmm(right, left.mT)
 
-    def biases(self, g: Tensor) -> Tensor:
-        """(n, p, positions): whose sum over positions is the gradient of the bias."""
-        raise NotImplementedError
 
-    def product(self, a: Tensor, g: Tensor) -> Tensor:
-        """The gradient of the weight, added up over records."""
-        raise NotImplementedError
+class _Linear(_Layer):
+    def products(self) -> list[_Product]:
+        if self._positions > 1:
+            return []
+        (a, g), n = self.pairs[0], len(self.pairs[0][0])
+        return [_Product(self.weight, a.reshape(n, -1), g.reshape(n, -1))]
 
-    def squares(self, rows: slice) -> Tensor:
-        parts = [self.factors(a[rows], g[rows]) for a, g in self.pairs]
+    def formed(self, rows: slice) -> list[_Formed]:
+        n = len(self.pairs[0][0][rows])
         left, right = (
-            torch.cat(pair, dim=2) if len(parts) > 1 else pair[0]
-            for pair in zip(*parts, strict=True)
+            [pair[k][rows].reshape(n, -1, pair[k].shape[-1]).mT for pair in self.pairs]
+            for k in range(2)
         )
-        (n, d, positions), p = left.shape, right.shape[1]
-        # Forming costs T·d·p and some passes over d·p numbers; leaving it unformed costs the inner products now and T·d·p later.
-        inner = positions * positions * (d + p)
-        self.unformed = positions == 1 or n * d * p > _FORMED or inner < 4 * d * p
-        if self.unformed:
-            total = _product_squares(left, right)
-        else:
-            product = torch.bmm(right, left.mT).flatten(1)
-            self.formed["weight"] = product
-            total = _with_rounding(product, left, right)
-        if self.module.bias is not None:
-            pieces = [self.biases(g[rows]) for _, g in self.pairs]
-            terms = torch.cat(pieces, dim=2) if len(pieces) > 1 else pieces[0]
-            self.formed["bias"], squares = _summed(terms)
-            total += squares
-        return total
+        weight = []
+        if self._positions > 1:
+            product = _contracted(_cat(right), _cat(left))
+            weight = [_Formed(self.weight, product.flatten(1))]
+        return self._with_bias(weight, right)
 
-    def finish(self, kept: Tensor) -> None:
-        if self.unformed:
-            unfit = kept == 0
-            for a, g in self.pairs:
-                weights = kept.view(-1, *[1] * (g.ndim - 1))
-                self._add("weight", self.product(_without(a, unfit), _without(g, unfit) * weights))
+    def width(self) -> int:
+        return super().width() if self._positions > 1 else self.module.out_features
+
+    @property
+    def _positions(self) -> int:
+        return sum(a[0].numel() for a, _ in self.pairs) // self.module.in_features
 
 
-def _spread(left: Tensor, right: Tensor) -> Tensor:
-    """M = ‖left‖²·‖right‖², which bounds every intermediate sum of their product by Cauchy–Schwarz."""
-    first, second = (
-        torch.linalg.vector_norm(t, dim=(1, 2)).to(torch.float64) for t in (left, right)
-    )
-    # Beyond this a product can be long though the squares of its other factor vanish; such a record is dropped.
-    return torch.where(torch.maximum(first, second) < 1e12, (first * second).square(), math.inf)
-
-
-def _with_rounding(product: Tensor, left: Tensor, right: Tensor) -> Tensor:
-    """‖Σ over t of left ⊗ right‖² from the computed product, never less than the true value.
-
-    Single precision is off by at most k · 2⁻²⁴ · √M in the norm, k the roundings of a sum; twice that is added.
-    """
-    norms = torch.linalg.vector_norm(product, dim=1).to(torch.float64)
-    return (norms + 2 * _depth(left.shape[2]) * _UNIT * _spread(left, right).sqrt()).square()
-
-
-def _product_squares(left: Tensor, right: Tensor) -> Tensor:
-    """(n, d, T), (n, p, T) → (n,): ‖Σ over t of left ⊗ right‖², never less than the true value, without keeping the product.
-
-    By inner products, ‖Σ‖² = Σ over t, t' of ⟨left, left'⟩⟨right, right'⟩; single precision is off by at most k · 2⁻²⁴ · M, k the
-    roundings of a sum. Twice that is added, so that the same error in the weighted sum is covered as well.
-    """
-    (_, d, positions), p = left.shape, right.shape[1]
-    spread = _spread(left, right)
-    if positions == 1:
-        return spread * (1 + 4 * (_depth(d) + _depth(p)) * _UNIT)
-    if positions * (d + p) < d * p:
-        inner = torch.bmm(left.mT, left) * torch.bmm(right.mT, right)  # (n, T, T)
-        error = (_depth(d) + _depth(p) + _depth(positions * positions)) * _UNIT
-        return inner.sum(dim=(1, 2)).to(torch.float64).clamp(min=0) + 2 * error * spread
-    return _with_rounding(torch.bmm(right, left.mT).flatten(1), left, right)
-
-
-def _summed(terms: Tensor) -> tuple[Tensor, Tensor]:
-    """(n, p, T) → Σ over t (n, p), and its squared norm (n,), never less than the true value."""
-    positions = terms.shape[2]
-    total = terms[:, :, 0] if positions == 1 else terms.sum(dim=2)
-    norms = torch.linalg.vector_norm(total, dim=1).to(torch.float64)
-    if positions == 1:
-        return total, norms.square()
-    size = torch.linalg.vector_norm(terms, dim=(1, 2)) * math.sqrt(positions)
-    return total, (norms + 2 * _depth(positions) * _UNIT * size).square()
-
-
-def _depth(length: int) -> float:
-    """How many roundings a number goes through in a sum of `length` terms: sixteen run side by side, at the least."""
-    return min(length, 64 + length / 16)
-
-
-class _Linear(_Products):
-    def factors(self, a: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
-        n = len(a)
-        return a.reshape(n, -1, a.shape[-1]).mT, g.reshape(n, -1, g.shape[-1]).mT
-
-    def biases(self, g: Tensor) -> Tensor:
-        return g.reshape(len(g), -1, g.shape[-1]).mT
-
-    def product(self, a: Tensor, g: Tensor) -> Tensor:
-        return g.flatten(0, -2).T @ a.flatten(0, -2)
-
-
-class _Conv2d(_Products):
+class _Conv2d(_Layer):
     @staticmethod
     def knows(module: Any) -> bool:
         return bool(
@@ -518,18 +823,30 @@ class _Conv2d(_Products):
             and not isinstance(module.padding, str)
         )
 
-    def geometry(self) -> dict[str, Any]:
+    def patches(self, x: Tensor) -> Tensor:
+        """(n, channels, height, width) → (n, d, positions)"""
         m = self.module
-        return {"stride": m.stride, "padding": m.padding, "dilation": m.dilation}
+        return functional.unfold(
+            x, m.kernel_size, stride=m.stride, padding=m.padding, dilation=m.dilation
+        )
 
     def factors(self, a: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
-        return functional.unfold(a, self.module.kernel_size, **self.geometry()), g.flatten(2)
+        """(n, d, positions), (n, p, positions): the gradient of the weight is Σ right ⊗ left."""
+        return self.patches(a), g.flatten(2)
 
-    def biases(self, g: Tensor) -> Tensor:
-        return g.flatten(2)
+    def formed(self, rows: slice) -> list[_Formed]:
+        left, right = zip(*(self.factors(a[rows], g[rows]) for a, g in self.pairs), strict=True)
+        product = _contracted(_cat(list(right)), _cat(list(left)))
+        weight = [_Formed(self.weight, product.flatten(1))]
+        return self._with_bias(weight, [g[rows].flatten(2) for _, g in self.pairs])
 
-    def product(self, a: Tensor, g: Tensor) -> Tensor:
-        return conv2d_weight(a, self.module.weight.shape, g, **self.geometry())
+    def width(self) -> int:
+        depth = self.module.weight[0].numel()  # numbers of a patch
+        return super().width() + depth * sum(self.small(a, g)[0, 0].numel() for a, g in self.pairs)
+
+    def small(self, a: Tensor, g: Tensor) -> Tensor:
+        """Which of the two has the positions of the patches."""
+        return g
 
 
 class _ConvTranspose2d(_Conv2d):
@@ -540,29 +857,22 @@ class _ConvTranspose2d(_Conv2d):
         return _Conv2d.knows(module) and not any(module.output_padding)
 
     def factors(self, a: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
-        return functional.unfold(g, self.module.kernel_size, **self.geometry()), a.flatten(2)
+        return self.patches(g), a.flatten(2)
 
-    def product(self, a: Tensor, g: Tensor) -> Tensor:
-        return conv2d_weight(g, self.module.weight.shape, a, **self.geometry())
+    def small(self, a: Tensor, g: Tensor) -> Tensor:
+        return a
 
 
-class _Scales(_Ghost):
-    """A normalisation: the gradient of its scale and shift is small and is formed."""
+class _Scales(_Layer):
+    """A normalisation: the gradients of its scale and shift."""
 
     def terms(self, a: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
         """(n, features, positions) of scale and shift."""
         raise NotImplementedError
 
-    def squares(self, rows: slice) -> Tensor:
-        pieces = [self.terms(a[rows], g[rows]) for a, g in self.pairs]
-        scale, shift = (
-            torch.cat(p, dim=2) if len(pieces) > 1 else p[0] for p in zip(*pieces, strict=True)
-        )
-        self.formed["weight"], total = _summed(scale)
-        if self.module.bias is not None:
-            self.formed["bias"], squares = _summed(shift)
-            total = total + squares
-        return total
+    def formed(self, rows: slice) -> list[_Formed]:
+        scale, shift = zip(*(self.terms(a[rows], g[rows]) for a, g in self.pairs), strict=True)
+        return self._with_bias([_Formed(self.weight, _added(list(scale)))], list(shift))
 
 
 class _GroupNorm(_Scales):
@@ -588,7 +898,7 @@ class _LayerNorm(_Scales):
         return (g * normal).reshape(len(a), -1, size).mT, g.reshape(len(a), -1, size).mT
 
 
-class _Embedding(_Ghost):
+class _Embedding(_Layer):
     @staticmethod
     def knows(module: Any) -> bool:
         return not (module.max_norm or module.scale_grad_by_freq or module.sparse)
@@ -597,27 +907,27 @@ class _Embedding(_Ghost):
         index = inputs.reshape(len(inputs), -1)
         gradient = gradient.reshape(len(inputs), index.shape[1], -1)
         if self.module.padding_idx is not None:
-            gradient = gradient * (index != self.module.padding_idx)[..., None]
+            gradient = gradient.masked_fill((index == self.module.padding_idx)[..., None], 0)
         self.pairs.append((index, gradient))
 
-    def squares(self, rows: slice) -> Tensor:
-        index = torch.cat([a[rows] for a, _ in self.pairs], dim=1)  # (n, T)
-        gradient = torch.cat([g[rows] for _, g in self.pairs], dim=1)  # (n, T, e)
-        same = index[:, :, None] == index[:, None, :]
-        inner = (torch.bmm(gradient, gradient.mT) * same).sum(dim=(1, 2)).to(torch.float64)
-        size = gradient.square().sum(dim=(1, 2)).to(torch.float64) * index.shape[1]
-        error = (_depth(gradient.shape[2]) + _depth(index.shape[1] ** 2)) * _UNIT
-        return inner.clamp(min=0) + 2 * error * size
+    def formed(self, rows: slice) -> list[_Formed]:
+        """A row of the table for each position, those of the same row joined in the first of them."""
+        index = _cat([a[rows] for a, _ in self.pairs], 1)  # (n, T)
+        gradient = _cat([g[rows] for _, g in self.pairs], 1)  # (n, T, e)
+        if index.shape[1] > 1:
+            same = index[:, :, None] == index[:, None, :]
+            first = ~same.tril(-1).any(dim=2, keepdim=True)
+            gradient = torch.where(
+                first, _contracted(same.to(gradient.dtype), gradient.mT.contiguous()), 0.0
+            )
+        return [_Formed(self.weight, gradient, index)]
 
-    def finish(self, kept: Tensor) -> None:
-        total = torch.zeros_like(self.module.weight)
-        for index, gradient in self.pairs:
-            part = _without(gradient, kept == 0) * kept.view(-1, 1, 1)
-            total.index_add_(0, index.flatten(), part.flatten(0, 1))
-        self._add("weight", total)
+    def width(self) -> int:
+        positions = sum(a.shape[1] for a, _ in self.pairs)
+        return positions * (positions + 2 * self.module.embedding_dim)
 
 
-_KINDS: dict[type[nn.Module], type[_Ghost]] = {
+_KINDS: dict[type[nn.Module], type[_Layer]] = {
     nn.Linear: _Linear,
     nn.Conv2d: _Conv2d,
     nn.ConvTranspose2d: _ConvTranspose2d,
