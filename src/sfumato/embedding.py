@@ -44,6 +44,9 @@ class CountedByClass(FeatureMap):
         yield from self.phi.pieces(batch)
         yield self.phi.dim, torch.ones(1, len(batch)), self.count_weight
 
+    def public_parts(self) -> tuple[Tensor, ...]:
+        return self.phi.public_parts()
+
     def segment_of(self, batch: Batch) -> Tensor | None:
         return batch.labels if self.labelled else None
 

@@ -220,6 +220,9 @@ class EncodedFeatures(FeatureMap):
         self.dim = codec.dim
         self.bound = codec.bound
 
+    def public_parts(self) -> tuple[Tensor, ...]:
+        return tuple(t for t in self.codec._tensors().values() if t.is_floating_point())
+
     def __call__(self, batch: Batch) -> Tensor:
         return self.codec.encode(batch.pixels())
 

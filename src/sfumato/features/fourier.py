@@ -56,6 +56,9 @@ class FourierFeatures(FeatureMap):
         directions = torch.randn(features // 2, input_dim, generator=generator)
         self.frequencies = directions / turn.sqrt()[:, None]
 
+    def public_parts(self) -> tuple[Tensor, ...]:
+        return (self.frequencies,)
+
     def __call__(self, batch: Batch) -> Tensor:
         rows = torch.empty(len(batch), self.dim)
         for start, piece, scale in self.pieces(batch):

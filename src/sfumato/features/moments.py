@@ -68,6 +68,9 @@ class FiledVector(FeatureMap):
             rows = torch.cat([rows, count], dim=1)
         return rows
 
+    def public_parts(self) -> tuple[Tensor, ...]:
+        return (torch.tensor([self.radius]),)
+
     def segment_of(self, batch: Batch) -> Tensor | None:
         return self._vectors(batch)[1]
 
@@ -92,6 +95,9 @@ class FiledSquare(OuterMap):
     def factors(self, batch: Batch) -> tuple[Tensor, Tensor]:
         rows = self._vectors(batch)[0] / self.radius
         return rows, rows
+
+    def public_parts(self) -> tuple[Tensor, ...]:
+        return (torch.tensor([self.radius]),)
 
     def segment_of(self, batch: Batch) -> Tensor | None:
         return self._vectors(batch)[1]

@@ -349,6 +349,9 @@ class PerceptualFeatures(FeatureMap):
         self.basis = None if self.basis is None else self.basis.to(device)
         return self
 
+    def public_parts(self) -> tuple[Tensor, ...]:
+        return tuple(t for t in (self.centre, self.basis) if t is not None)
+
     def __call__(self, batch: Batch) -> Tensor:
         device = self.device
         rows = torch.empty(len(batch), self.dim)

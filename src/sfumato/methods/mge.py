@@ -165,6 +165,9 @@ class DiagonalMoments(FeatureMap):
         self.labelled = n_classes > 0
         self.square_bound = min(1.0, _SQUARE_SPREAD / math.sqrt(facts.dim)) if facts.unit else 1.0
 
+    def public_parts(self) -> tuple[Tensor, ...]:
+        return () if self._encoded is None else self._encoded.public_parts()
+
     def segment_of(self, batch: Batch) -> Tensor | None:
         return batch.labels if self.labelled else None
 
@@ -208,6 +211,9 @@ class OuterMoments(OuterMap):
         self.left = self.right = facts.dim + 1
         self.segments = max(1, n_classes)
         self.labelled = n_classes > 0
+
+    def public_parts(self) -> tuple[Tensor, ...]:
+        return () if self._encoded is None else self._encoded.public_parts()
 
     def segment_of(self, batch: Batch) -> Tensor | None:
         return batch.labels if self.labelled else None

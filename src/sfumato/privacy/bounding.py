@@ -86,6 +86,10 @@ class FeatureMap(ABC):
         for start in range(0, self.dim, _BLOCK):
             yield start, rows[:, start : start + _BLOCK].T, 1.0
 
+    def public_parts(self) -> tuple[Tensor, ...]:
+        """What the map is made of, public or released: a run that goes on with another map is refused (`privacy.store`)."""
+        return ()
+
     def segment_of(self, batch: Batch) -> Tensor | None:
         """The block of each row, (n,); a value outside 0 … segments−1 drops the row. None: all in block 0."""
         return None
@@ -120,6 +124,10 @@ class OuterMap(ABC):
     @abstractmethod
     def factors(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """(n records) → (n, left), (n, right); with `symmetric` the second is ignored."""
+
+    def public_parts(self) -> tuple[Tensor, ...]:
+        """As in `FeatureMap`."""
+        return ()
 
     def segment_of(self, batch: Batch) -> Tensor | None:
         """As in `FeatureMap`."""
