@@ -281,15 +281,15 @@ class RunStore:
         return [self._parsed(text) for (text,) in rows]
 
     def rewind_log(self, step: int) -> None:
-        """Forget what an interrupted training logged after its last checkpoint."""
+        """Forget what a training that goes on from `step` will log again: later steps, and all that is no step."""
         with self._transaction() as db:
             rows = db.execute("SELECT number, record FROM log").fetchall()
-            late = [
+            again = [
                 (number,)
                 for number, text in rows
-                if (r := self._parsed(text)).get("event") == "step" and r.get("step", 0) > step
+                if (r := self._parsed(text)).get("event") != "step" or r.get("step", 0) > step
             ]
-            db.executemany("DELETE FROM log WHERE number = ?", late)
+            db.executemany("DELETE FROM log WHERE number = ?", again)
 
     # -- answers -------------------------------------------------------------------------------------------------------
 

@@ -36,7 +36,9 @@ class PrivateData:
     """Private rows behind a gate that answers noisy sums.
 
     **Guarantee**: everything that any caller learns through this class is (ε, δ)-differentially private with the ε that the
-    ledger adds up, under the ledger's relation; when the ledger refuses, no row has been read.
+    ledger adds up, under the ledger's relation; when the ledger refuses, no row has gone into any answer. (A file without a count
+    of its own, such as CSV, is gone through once to know how many records it has; that stays inside unless the relation makes it
+    public.)
 
     The samplers can be replaced in tests; in use, noise and samples come from OS entropy.
     """
