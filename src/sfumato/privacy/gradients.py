@@ -150,7 +150,7 @@ class GradientSum:
                 piece, real = _filled(batch, start, self._rows)
                 tensors = self.inputs(piece, random)
                 _one_row_each(tensors, self._rows)
-                self._add(tensors, real, total)
+                self._add(tensors, real, total, self._grids)
         return total
 
     def public_parts(self) -> tuple[Tensor, ...]:
@@ -179,9 +179,14 @@ class GradientSum:
             alone = self._loop(few)
             self._refuse_mixed_losses(trial)
             if self._fast:
-                expected = _clip_weights(_squares(alone), self.bound) @ alone.to(torch.float64)
+                # By grids for gradients of this length: those of a bound far beyond would hide a part that is missing.
+                squares = _squares(alone)
+                grids = _Grids.of(
+                    self._replica, float(squares.max().sqrt().clamp(1e-9, 1e9)), self.dim
+                )
+                expected = _clip_weights(squares, grids.bound) @ alone.to(torch.float64)
                 found = torch.zeros(self.dim, dtype=torch.float64)
-                self._add(trial.rows, torch.arange(self._rows) < 3, found)
+                self._add(trial.rows, torch.arange(self._rows) < 3, found, grids)
                 # Where a layer is used otherwise than by calling it, book-keeping misses a part, and the slow way is taken.
                 self._fast = self._fast and _close(found, expected, 1e-2)
             if not self._fast and not _close(self._by_vmap_or_refused(few), alone):
@@ -208,7 +213,8 @@ class GradientSum:
         for record in range(min(3, self._rows)):
             found: list[list[Tensor]] = []
             for places, tensors in trial.placed(record):
-                parts = self._parts(tensors, torch.ones(self._rows, dtype=torch.bool))
+                every = torch.ones(self._rows, dtype=torch.bool)
+                parts = self._parts(tensors, every, self._grids)
                 found.append([rows[places] for rows in _joined(parts)])
             if not all(
                 bool((rows == rows[:1]).all()) for rows in map(torch.cat, zip(*found, strict=True))
@@ -228,7 +234,14 @@ class GradientSum:
         _copy_buffers(self.network, self._replica)
         _refuse_mixing(self._replica)
         before = _versions(self._replica)
-        yield
+        try:
+            yield
+        except Exception:
+            self._refuse_changes(before)  # they say more about the cause
+            raise
+        self._refuse_changes(before)
+
+    def _refuse_changes(self, before: dict[str, tuple[int, int]]) -> None:
         if _versions(self._replica) != before:
             raise BadInput(
                 "The network changes its buffers when it is called (running statistics, spectral normalisation in training), and "
@@ -242,7 +255,7 @@ class GradientSum:
     # -- one micro-batch ---------------------------------------------------------------------------------------------
 
     @torch.no_grad()
-    def _add(self, tensors: tuple[Tensor, ...], real: Tensor, total: Tensor) -> None:
+    def _add(self, tensors: tuple[Tensor, ...], real: Tensor, total: Tensor, grids: _Grids) -> None:
         """Add the summands of the `real` rows to `total`."""
         # A record with a number that is not finite counts for nothing, and must not turn sums into NaN.
         fit = real.clone()
@@ -250,22 +263,22 @@ class GradientSum:
             if tensor.is_floating_point():
                 fit &= torch.isfinite(tensor).flatten(1).all(dim=1)
         tensors = tuple(_without(t, real & ~fit) if t.is_floating_point() else t for t in tensors)
-        for part in self._parts(tensors, fit):
+        for part in self._parts(tensors, fit, grids):
             part.add_to(total)
 
-    def _parts(self, tensors: tuple[Tensor, ...], fit: Tensor) -> Iterator[_Part]:
+    def _parts(self, tensors: tuple[Tensor, ...], fit: Tensor, grids: _Grids) -> Iterator[_Part]:
         """What the records add, in whole units; nothing for rows that are not `fit`."""
         layers = self._recorded_layers(tensors) if self._fast else None
         if layers is not None:
-            yield from self._parts_by_layers(layers, fit)
+            yield from self._parts_by_layers(layers, fit, grids)
             return
         self._fast = False
         for rows in _slices(self._rows, _MATERIALISED // self.dim):
             each = self._by_vmap(tuple(t[rows] for t in tensors))
-            weights = torch.where(fit[rows], _clip_weights(_squares(each), self.bound), 0.0)
-            yield _Formed(slice(0, self.dim), each).units(weights, self._grids)
+            weights = torch.where(fit[rows], _clip_weights(_squares(each), grids.bound), 0.0)
+            yield _Formed(slice(0, self.dim), each).units(weights, grids)
 
-    def _parts_by_layers(self, layers: list[_Layer], fit: Tensor) -> Iterator[_Part]:
+    def _parts_by_layers(self, layers: list[_Layer], fit: Tensor, grids: _Grids) -> Iterator[_Part]:
         products = [found for layer in layers for found in layer.products()]
         squares = torch.zeros(self._rows, dtype=torch.float64)
         for product in products:
@@ -276,11 +289,11 @@ class GradientSum:
         for rows in _slices(self._rows, _FORMED // max(1, width)):
             formed = [found for layer in layers for found in layer.formed(rows)]
             length = squares[rows] + sum(_squares(one.rows.flatten(1)) for one in formed)
-            weights[rows] = torch.where(fit[rows], _clip_weights(length, self.bound), 0.0)
+            weights[rows] = torch.where(fit[rows], _clip_weights(length, grids.bound), 0.0)
             for one in formed:
-                yield one.units(weights[rows], self._grids)
+                yield one.units(weights[rows], grids)
         for product in products:
-            yield product.units(weights, self._grids)
+            yield product.units(weights, grids)
 
     def _losses(self, network: Callable[..., Any], tensors: tuple[Tensor, ...]) -> Tensor:
         losses = self.loss(network, *tensors)
@@ -355,8 +368,8 @@ class GradientSum:
 
 
 _UNCOMPUTABLE = (
-    "The gradients of single records cannot be computed for this network; use layers without random numbers of their own, and "
-    "compute the loss with the network that it is given."
+    "The gradients of single records cannot be computed for this network; use layers without random numbers of their own that "
+    "torch.func.vmap knows, and compute the loss with the network that it is given."
 )
 
 
@@ -372,6 +385,7 @@ def enforced_gradient_bound(bound: float) -> float:
 class _Grids:
     """The public grids: from the bound and from the shapes of the parameters."""
 
+    bound: float
     digits: int  # of formed rows
     unit: float
     right_unit: float  # of the right factors of products
@@ -381,7 +395,7 @@ class _Grids:
         outputs = sum(m.out_features for m in network.modules() if type(m) is nn.Linear)
         digits = max(20, _digits(dim, 12))
         right = max(18, _digits(max(1, outputs), 13))
-        return cls(digits, grid_of(bound, digits), grid_of(bound, right))
+        return cls(bound, digits, grid_of(bound, digits), grid_of(bound, right))
 
     def sum(self, units: Tensor) -> Tensor:
         """(n, numbers) → (numbers,): exact. Units are at most 2 to the digits + 1, see `_digits`."""
@@ -411,6 +425,7 @@ class _Part:
 
     place: slice  # of the parameter in the whole gradient
     rows: tuple[Tensor, ...]
+    source: tuple[Tensor, ...]  # what they were rounded from, and the weights
 
     def add_to(self, total: Tensor) -> None:
         raise NotImplementedError
@@ -459,7 +474,8 @@ class _Formed:
         if grids.digits <= 23:
             scale = scale.to(torch.float32)
         units = (rows * scale).round_()
-        return _RowUnits(self.place, (units,) if self.index is None else (units, self.index), grids)
+        found = (units,) if self.index is None else (units, self.index)
+        return _RowUnits(self.place, found, (self.rows, weights), grids)
 
 
 @dataclass
@@ -481,7 +497,8 @@ class _Product:
         unit = 2.0 ** -_digits(left.shape[1], 13)
         units = (left * (1 / (norms * unit)).to(torch.float32)).round_().to(torch.float64)
         others = (right.to(torch.float64) * (weights[:, None] * norms / grids.right_unit)).round_()
-        return _ProductUnits(self.place, (units, others), unit * grids.right_unit)
+        source = (self.left, self.right, weights)
+        return _ProductUnits(self.place, (units, others), source, unit * grids.right_unit)
 
 
 def _squares(rows: Tensor) -> Tensor:
@@ -512,10 +529,10 @@ def _without(tensor: Tensor, unfit: Tensor) -> Tensor:
 
 
 def _joined(parts: Iterator[_Part]) -> list[Tensor]:
-    """The units of all blocks, joined into one row per record for each tensor that there is."""
+    """All that the parts hold, before rounding and after, the blocks of each tensor joined into one row per record."""
     found: dict[tuple[int, int], list[Tensor]] = {}
     for part in parts:
-        for number, rows in enumerate(part.rows):
+        for number, rows in enumerate((*part.source, *part.rows)):
             found.setdefault((part.place.start, number), []).append(rows)
     return [torch.cat(pieces) for pieces in found.values()]
 
