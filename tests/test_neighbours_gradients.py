@@ -439,6 +439,21 @@ def test_neighbours_whose_inputs_depend_on_their_place_go_one_at_a_time():
     assert sums._rows == 1
 
 
+@pytest.mark.parametrize("precision", [torch.bfloat16, torch.float64])
+def test_neighbours_in_other_precisions(precision):
+    network = nn.Sequential(nn.Flatten(), nn.Linear(36, 700), nn.Tanh(), nn.Linear(700, 3))
+    network.to(precision)
+
+    def loss(net, x: Tensor, y: Tensor) -> Tensor:
+        return net(x.to(precision)).square().sum(dim=1)
+
+    sums = GradientSum(network, loss, bound=1.0, inputs=raw)
+    batch = hostile(13)
+    alone = [sums(some(batch, [i])) for i in range(13)]
+    assert all(float(one.norm()) <= sums.enforced for one in alone)
+    assert torch.equal(sums(batch), sum(alone))
+
+
 def test_layers_with_random_numbers_of_their_own_are_refused():
     network = nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(36, 1), nn.Flatten(0))
     with pytest.raises(BadInput):

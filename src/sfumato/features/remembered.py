@@ -16,7 +16,6 @@ from sfumato.data import Batch
 from sfumato.features.spaces import Space
 
 _MEMORY = 2**30  # bytes
-_ROWS = 64  # records at a time, always as many: what a record becomes must not depend on how many others are new
 
 
 class Remembered:
@@ -41,8 +40,8 @@ class Remembered:
 class RememberedRows:
     """A function of records, (n, …) → (n, numbers), computed once for each record: for samples that meet them again and again.
 
-    **Guarantee**: the function is shown batches of one size only, filled up with zeros, so that the last bits of a record's
-    numbers do not tell how many others were met before it.
+    **Guarantee**: the function is shown one record at a time, so that the last bits of a record's numbers do not tell how many
+    others were met before it, nor which.
     """
 
     def __init__(self, compute: Callable[[Tensor], Tensor]) -> None:
@@ -56,26 +55,18 @@ class RememberedRows:
         keys = [
             hashlib.blake2b(record.numpy().tobytes(), digest_size=16).digest() for record in records
         ]
-        new = [place for place, key in enumerate(keys) if key not in self._kept]
         found: dict[bytes, Tensor] = {}
-        if new:
-            computed = self._computed(records[new])
-            # A copy of each row: a view would keep the whole batch.
-            found = {keys[place]: row.clone() for place, row in zip(new, computed, strict=True)}
-            size = computed[0].numel() * computed.element_size()
-            for key, row in found.items():
-                if self._room >= size:
-                    self._kept[key] = row
-                    self._room -= size
+        for place, key in enumerate(keys):
+            if key in self._kept or key in found:
+                continue
+            # One at a time: in company, a row's last digits could depend on how many of the others are new. A copy: a view
+            # would keep the whole batch.
+            row = found[key] = self._compute(records[place : place + 1])[0].clone()
+            size = row.numel() * row.element_size()
+            if self._room >= size:
+                self._kept[key] = row
+                self._room -= size
         return torch.stack([found[key] if key in found else self._kept[key] for key in keys])
-
-    def _computed(self, records: Tensor) -> Tensor:
-        parts = []
-        for part in records.split(_ROWS):
-            filled = records.new_zeros((_ROWS, *records.shape[1:]))
-            filled[: len(part)] = part
-            parts.append(self._compute(filled)[: len(part)])
-        return torch.cat(parts)
 
 
 class RememberingSpace(Space):

@@ -325,7 +325,7 @@ class GradientSum:
             return self._losses(network, tuple(r[None] for r in row))[0]
 
         each = vmap(grad(loss_of_one), in_dims=(None, *[0] * len(tensors)))(parameters, *tensors)
-        return torch.cat([each[name].flatten(1) for name in self._named], dim=1)
+        return torch.cat([_single(each[name].flatten(1)) for name in self._named], dim=1)
 
     def _by_vmap_or_refused(self, tensors: tuple[Tensor, ...]) -> Tensor:
         try:
@@ -363,7 +363,7 @@ class GradientSum:
             if gradient is not None:
                 kind = _KINDS[type(call.module)]
                 layer = layers.setdefault(call.module, kind(call.module, self._places))
-                layer.add(call.inputs, gradient)
+                layer.add(_single(call.inputs), _single(gradient))
         return list(layers.values())
 
 
@@ -519,6 +519,11 @@ def _clip_weights(squares: Tensor, bound: float) -> Tensor:
     fit = squares < _LONGEST**2  # false for NaN
     norms = torch.where(fit, squares, 1.0).sqrt()
     return torch.where(fit, (bound / norms).clamp(max=1.0), 0.0)
+
+
+def _single(tensor: Tensor) -> Tensor:
+    """At least single precision: norms of shorter numbers would be rounded to as few digits."""
+    return tensor.to(torch.float32) if tensor.dtype in (torch.float16, torch.bfloat16) else tensor
 
 
 def _without(tensor: Tensor, unfit: Tensor) -> Tensor:
