@@ -14,7 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import norm
 
-from sfumato.data import Batch, Dataset
+from sfumato.data import Batch, Dataset, Schema
+from sfumato.data.sources import ArraySource
 from sfumato.errors import BadInput, PlanMismatch
 from sfumato.privacy import (
     Budget,
@@ -300,6 +301,115 @@ def test_an_answer_within_the_bound_is_left_as_it_is():
     assert torch.allclose(units.double() * summed.grid, torch.tensor([0.6, -0.8]).double())
     long = summed.units(torch.tensor([30.0, 40.0])).double() * summed.grid
     assert torch.allclose(long, torch.tensor([1.2, 1.6], dtype=torch.float64))
+
+
+# -- neighbours: one record moves its own group or shard, and no other ---------------------------------------------------
+
+
+ODD = [math.nan, math.inf, -math.inf, 3e38, -3e38, 1e-45, 0.0, -0.0, 1.0, 1e10]
+
+
+def summed_floats(group: Batch, *_) -> torch.Tensor:
+    """The sum of a group's records and, beside it, its mean: what NaN, infinity and huge numbers spoil."""
+    flat = group.values.flatten(1)
+    return torch.cat([flat.sum(dim=0), flat.mean(dim=0)])
+
+
+def summands(data: np.ndarray, coins: np.ndarray, parts: int, kind: str) -> list[torch.Tensor]:
+    """Each part's own summand as the wall adds it up, by drawing or dividing such that it is alone."""
+    found = []
+    for number in range(parts):
+        if kind == "groups":
+            summed = GroupSum(summed_floats, dim=8, bound=1.0, groups=parts)
+        else:
+            states = ShardStates(lambda batch, earlier, random: None, shards=parts)
+            summed = ShardSum(summed_floats, dim=8, bound=1.0, states=states)
+        with pytest.MonkeyPatch.context() as patch:
+            inside = coins == number
+            patch.setattr(noise, "random_parts", lambda n, k, coins=coins: coins[:n])
+            if kind == "groups":
+                patch.setattr(noise, "random_parts", lambda n, k, n_=number: np.full(n, n_))
+                patch.setattr(noise, "poisson_mask", lambda n, rate, inside=inside: inside[:n])
+            else:
+                patch.setattr(noise, "poisson_mask", lambda n, rate, k=number: np.arange(n) == k)
+            source = Dataset(ArraySource(data, None), Schema(kind="images", shape=(1, 2, 2)), "x")
+            ledger = Ledger(Budget(epsilon=1e4, delta=1e-5))
+            private_data = PrivateData(source, ledger, fast_sampler=silent)
+            step = next(steps_over(private_data, summed, kind))
+            ask = step.noisy_groups if kind == "groups" else step.noisy_shards
+            found.append(ask(summed).double())
+    return found
+
+
+@pytest.mark.parametrize("kind", ["groups", "shards"])
+@pytest.mark.parametrize("value", ODD)
+def test_a_neighbour_of_any_value_moves_its_own_part_alone(kind, value):
+    data = np.random.default_rng(0).random((31, 1, 2, 2), dtype=np.float32)
+    coins = np.arange(31) % 4
+    before = summands(data, coins, 4, kind)
+    changed = data.copy()
+    changed[17] = value  # in part 1
+    after = summands(changed, coins, 4, kind)
+    enforced = GroupSum(summed_floats, dim=8, bound=1.0).enforced * (1 + 2.0**-22)
+    for number in range(4):
+        assert float(after[number].norm()) <= enforced
+        assert number == 1 or torch.equal(before[number], after[number])
+
+
+@pytest.mark.parametrize("kind", ["groups", "shards"])
+def test_a_neighbour_that_comes_or_goes_moves_its_own_part_alone(kind):
+    data = np.random.default_rng(1).random((30, 1, 2, 2), dtype=np.float32)
+    coins = np.random.default_rng(2).integers(0, 5, 30)
+    coins[coins == 3] = 2
+    coins[7] = 3  # the only record of its part, which is empty without it
+    whole = summands(data, coins, 5, kind)
+    for place in (0, 7, 13, 29):
+        rest = np.delete(np.arange(30), place)
+        without = summands(data[rest], coins[rest], 5, kind)
+        for number in range(5):
+            if number != coins[place]:
+                assert torch.equal(whole[number], without[number])
+    without = summands(data[np.arange(30) != 7], coins[np.arange(30) != 7], 5, kind)
+    assert not without[3].any() and whole[3].any()
+
+
+@pytest.mark.parametrize("kind", ["groups", "shards"])
+def test_the_sum_is_that_of_its_parts_whatever_their_number_or_order_of_neighbours(kind):
+    data = np.random.default_rng(3).random((64, 1, 2, 2), dtype=np.float32)
+    for parts in (1, 2, 9, 64):
+        coins = np.random.default_rng(parts).integers(0, parts, 64)
+        summed = GroupSum(summed_floats, dim=8, bound=1.0, groups=parts)
+        units = torch.zeros(8, dtype=torch.int64)
+        for number in np.unique(coins):
+            units += summed(Batch(torch.from_numpy(data[coins == number]), None))
+        expected = units.double() * summed.grid
+        found = sum(summands(data, coins, parts, kind))
+        assert torch.allclose(found, expected, atol=parts * 2.0**-22)
+
+
+def test_a_neighbours_group_is_clipped_alike_wherever_its_numbers_lie():
+    # Version 0.1.0 took a library's norm, whose order of additions is the library's own.
+    summed = GroupSum(summed_floats, dim=1003, bound=0.5)
+    value = torch.randn(1003, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    expected = summed.units(value)
+    for offset in range(1, 9):
+        store = torch.zeros(1020, dtype=torch.float64)
+        store[offset : offset + 1003] = value
+        assert torch.equal(summed.units(store[offset : offset + 1003]), expected)
+        wide = torch.zeros(1003, offset + 1, dtype=torch.float64)
+        wide[:, offset] = value
+        assert torch.equal(summed.units(wide[:, offset]), expected)
+
+
+@pytest.mark.parametrize("dim", [1, 1000, 2_000_003])
+def test_no_neighbours_group_is_longer_than_is_charged_however_many_numbers_it_has(dim):
+    summed = GroupSum(summed_floats, dim=dim, bound=1.0)
+    large = torch.full((dim,), 1e-8, dtype=torch.float64)
+    large[0] = 1.0
+    for value in (large, torch.full((dim,), 3e38), torch.full((dim,), 1e-300)):
+        units = summed.units(value.double())
+        exact = math.sqrt(sum(int(u) ** 2 for u in units.tolist()))
+        assert exact * summed.grid <= summed.enforced
 
 
 # -- samples, groups and shards ----------------------------------------------------------------------------------------

@@ -313,7 +313,8 @@ def at_the_bound(dim: int, bound: float, count: int = 40) -> Tensor:
 @pytest.mark.parametrize("name", MAPS)
 def test_a_neighbour_moves_only_its_own_summand(name):
     schema, phi = made(name)
-    check_map(phi, schema)
+    # A wide map says no more at every small number than a narrow one of its kind.
+    check_map(phi, schema, counts=COUNTS if phi.dim < 1000 else (*range(20), *BOUNDARIES, 1025))
 
 
 @pytest.mark.parametrize("dim", [1, 3, 30, 1023, 1030])

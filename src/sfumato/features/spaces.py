@@ -88,7 +88,8 @@ class PixelSpace(Space):
         self._order = order
 
     def encode(self, batch: Batch) -> Tensor:
-        waves = row_product(self._rows @ (batch.pixels() - 0.5), self._columns.T)
+        waves = row_product(batch.pixels() - 0.5, self._columns.T)
+        waves = row_product(waves.mT.contiguous(), self._rows.T).mT
         if self._colours is not None:
             # Number by number: libraries compute a product with three columns by the place of a record in its batch.
             mixed = [waves[:, c, None] * self._colours[:, c, None, None] for c in range(3)]

@@ -54,8 +54,8 @@ ShardAnswer = Callable[[Batch, Any, torch.Generator], Tensor]
 def enforced_group_bound(dim: int, bound: float) -> float:
     """The length that no summand of `dim` numbers exceeds after clipping to `bound` and rounding to the grid.
 
-    Proof: clipped in double precision, ≤ bound · (1 + 2⁻³⁰); rounding moves each entry by at most grid/2 ≤ bound · 2⁻³¹, hence
-    the vector by at most √dim · bound · 2⁻³¹.
+    Proof: `clipped` in double precision, ≤ bound · (1 + 2⁻⁴⁰) for any `dim` (its norm is a tree of additions); rounding moves
+    each entry by at most grid/2 ≤ bound · 2⁻³¹, hence the vector by at most √dim · bound · 2⁻³¹.
     """
     return bound * (1 + 2.0**-30 + math.sqrt(dim) * 2.0 ** -(_DIGITS + 1))
 
