@@ -173,7 +173,7 @@ def test_neighbour_parquet_codes_of_every_type(tmp_path: Path, kind: Any) -> Non
     layout = pa.schema([("age", pa.float64()), ("job", pa.string()), ("code", kind)])
     records = [(40.0, "a", code) for code in CODES[kind]]
     counts = COUNTS if kind == pa.float64() else FEW
-    check_reader(parquet_reader(tmp_path, TABLE, layout), records, counts=counts)
+    check_reader(parquet_reader(tmp_path, TABLE, layout, row_group_size=50), records, counts=counts)
 
 
 def test_neighbour_parquet_cells_and_row_groups(tmp_path: Path) -> None:

@@ -95,13 +95,14 @@ class LocallyLinearMaps(ClassifierMixin, BaseEstimator):
         *,
         out: Path | str | None = None,
         resume: bool = False,
+        allow_empty: bool = False,
         progress: Progress | None = None,
     ) -> Self:
         """Learn from a labelled data set within a budget: fit(data, budget); or from arrays: fit(X, y).
 
         As arrays, X is (n, features) with values between `low` and `high`, or images (n, height, width), (n, height, width, 3) or
         (n, channels, height, width), uint8 or in [0, 1]. With `out`, the run folder is written as the work goes on, and
-        `resume=True` goes on with an interrupted one.
+        `resume=True` goes on with an interrupted one. A data set with an empty class is refused unless `allow_empty`.
         """
         method = LinearMaps(**{p.name: getattr(self, p.name) for p in LinearMaps.parameters()})
         if isinstance(X, Dataset):
@@ -112,7 +113,12 @@ class LocallyLinearMaps(ClassifierMixin, BaseEstimator):
             self._forget()
             data, classes = self._from_arrays(X, y)
             method.labels_ = classes.tolist()
-        return self._keep(method.fit(data, budget, out=out, resume=resume, progress=progress))
+            allow_empty = True  # every label was found among the stated ones, so none is a slip
+        return self._keep(
+            method.fit(
+                data, budget, out=out, resume=resume, allow_empty=allow_empty, progress=progress
+            )
+        )
 
     def save(self, path: Path | str) -> Path:
         """Write the run folder; `load` gives back a classifier with the same predictions."""

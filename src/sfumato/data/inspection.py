@@ -17,7 +17,7 @@ from sfumato.data.schema import Column, Schema
 from sfumato.data.sources import ArraySource
 from sfumato.errors import BadInput
 
-_ROWS = 1024
+_NUMBERS = 1 << 22
 # A record is off its range when this share of its numbers is; the corners of a round scan are a fifth of it.
 _OFF = 1 / 3
 # Nearly all: what a column that may be empty must be to be called unreadable.
@@ -43,7 +43,8 @@ def refuse_implausible(data: Dataset, *, allow_empty: bool = False) -> None:
             return
         count.add_labels(torch.from_numpy(labels))
     else:
-        for batch in data.batches(_ROWS):
+        # Large pictures a few at a time: nobody should need more memory to look than to learn.
+        for batch in data.batches(max(1, min(1024, _NUMBERS // schema.dim))):
             count.add(batch)
     if count.records == 0:
         raise BadInput(f"{data.name} holds no record; check the path and the split.")

@@ -14,6 +14,7 @@ too few or too many fields, a NUL) is refused by its number.
 from __future__ import annotations
 
 import csv
+import functools
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -72,7 +73,7 @@ def encode_columns(columns: Mapping[str, Any], schema: Schema) -> Rows:
             if name in numerical:
                 arrays[name] = _arrow(columns[name], _number)
             else:
-                lookup = _Lookup(categories.get(name, schema.classes))
+                lookup = _lookup(categories.get(name, schema.classes))
                 arrays[name] = _arrow(columns[name], lookup.name)
         except (pa.ArrowException, TypeError, ValueError, OverflowError):
             raise BadInput(
@@ -166,7 +167,7 @@ def _codes(array: pa.Array, name: str, categories: tuple[str, ...]) -> pa.Array:
     try:
         # Only to look up each distinct value once: the code is a function of the cell.
         coded = array if isinstance(array, pa.DictionaryArray) else array.dictionary_encode()
-        lookup = _Lookup(categories)
+        lookup = _lookup(categories)
         codes = [lookup.code(value) for value in _plain(coded.dictionary)]
         return pa.array(codes, pa.int32()).take(coded.indices)
     except (pa.ArrowException, TypeError, ValueError, OverflowError):
@@ -236,6 +237,11 @@ class _Lookup:
     def _of_number(self, text: str) -> int | None:
         found = self._texts.get(text)
         return self._numbers.get(text) if found is None else found
+
+
+@functools.lru_cache(maxsize=256)
+def _lookup(categories: tuple[str, ...]) -> _Lookup:
+    return _Lookup(categories)
 
 
 def _written_out(number: Decimal) -> str:
@@ -399,7 +405,7 @@ class TableFile(StreamSource):
                     min(size, PARQUET_ROWS), row_groups=[group], columns=names, use_threads=False
                 ):
                     rows += len(batch)
-                    yield pa.Table.from_batches([batch]).select(names)
+                    yield pa.table({name: _dense(batch.column(name)) for name in names})
             if rows != self._size:
                 raise BadInput(f"{self.path} is damaged; restore it from its original.")
 
@@ -478,6 +484,15 @@ class TableFile(StreamSource):
             return sum(1 for line in block.splitlines() if line)
         return lines
 
+    def _needs(self, place: int) -> str:
+        name = self._header[place]
+        numerical = {c.name for c in self.schema.columns if c.kind == "numerical"}
+        if self.schema.kind == "images" and name != LABEL:
+            what = "whole numbers from 0 to 255" if self._scale is None else "numbers"
+        else:
+            what = "numbers" if name in numerical else "text in UTF-8"
+        return f"{what} in column {name!r}"
+
     def _csv_pieces(self) -> Iterator[pa.Table]:
         schema = self.schema
         kinds: dict[str, Any] = {name: pa.string() for name in column_names(schema)}
@@ -504,7 +519,7 @@ class TableFile(StreamSource):
                 block_size=len(block) + 1,
                 column_names=[str(index) for index in range(len(self._header))],
             )
-            with _Reading(self.path, self._header):
+            with _Reading(self.path, self._needs):
                 table = pa_csv.read_csv(
                     pa.BufferReader(block),
                     read_options=read,
@@ -530,9 +545,9 @@ def _csv_lines(columns: int | None) -> re.Pattern[bytes]:
 class _Reading:
     """Turns Arrow's errors, which quote cells, into sentences that do not."""
 
-    def __init__(self, path: Path, header: list[str] | None = None) -> None:
+    def __init__(self, path: Path, needs: Callable[[int], str] | None = None) -> None:
         self.path = path
-        self.header = header
+        self.needs = needs
 
     def __enter__(self) -> None: ...
 
@@ -542,16 +557,19 @@ class _Reading:
         # Damage takes many forms in Arrow: its own exceptions, OSError, ValueError, OverflowError.
         if isinstance(error, Exception) and not isinstance(error, SfumatoError):
             cell = re.search(r"In CSV column #(\d+)", str(error))
-            if cell and self.header:
-                name = self.header[int(cell[1])]
-                need = "whole numbers from 0 to 255" if name.startswith("pixel_") else "numbers"
+            if cell and self.needs:
                 raise BadInput(
-                    f"{self.path} holds something else than {need} in column {name!r}; correct "
-                    "the file or the schema."
+                    f"{self.path} holds something else than {self.needs(int(cell[1]))}; correct the "
+                    "file or the schema."
                 ) from None
             raise BadInput(
                 f"{self.path} is truncated, damaged or not a table; restore it from its original."
             ) from None
+
+
+def _dense(array: pa.Array) -> pa.Array:
+    # Row groups have dictionaries of their own, which joining them would have to reconcile.
+    return array.dictionary_decode() if isinstance(array, pa.DictionaryArray) else array
 
 
 def _rebatched(pieces: Iterator[pa.Table], size: int) -> Iterator[pa.Table]:
