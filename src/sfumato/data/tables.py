@@ -315,14 +315,14 @@ class TableFile(StreamSource):
         self._pixel: np.dtype[Any] = np.dtype(np.uint8)
         self._scale: Scale | None = None
         self._header = self._parquet_header() if self._parquet else self._csv_header()
-        wanted = column_names(schema)
-        absent = [name for name in wanted if name not in set(self._header)]
+        wanted, there = column_names(schema), set(self._header)
+        absent = [name for name in wanted if name not in there]
         if absent:
             shown = f"{absent[:5]}{' and more' if len(absent) > 5 else ''}"
             raise BadInput(
                 f"{path} lacks the columns {shown}; correct the file's header or the schema."
             )
-        if len(set(self._header)) < len(self._header):
+        if len(there) < len(self._header):
             twice = [name for name in wanted if self._header.count(name) > 1]
             if twice:
                 raise BadInput(f"{path} has two columns {twice[0]!r}; rename or remove one.")
