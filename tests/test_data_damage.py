@@ -73,6 +73,9 @@ def test_what_is_neither_file_nor_folder_is_not_waited_for(
         for name in ("pipe.csv", "plug.npz"):
             with pytest.raises(BadInput, match="neither a file nor a folder"):
                 load(tmp_path / name)
+    os.mkfifo(tmp_path / "pipe.png")
+    with pytest.raises(BadInput, match=r"pipe\.png is no file"):
+        load(tmp_path, image_size=4)
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read anything")

@@ -332,6 +332,8 @@ class _Listing:
             elif _is_folder(entry):
                 waiting.append(iter(self._enter(entry.path)))
             elif _is_picture(entry.name):
+                if not entry.is_file():  # to open a pipe would wait for ever
+                    raise BadInput(f"{entry.path} is no file, or a link to nothing; remove it.")
                 found.append(entry.path)
                 if entry.is_symlink():
                     self._links.append(entry.path)
