@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import re
 from typing import Any
 
+import numpy as np
 import pytest
+from click.testing import CliRunner, Result
 
 from sfumato import published
+from sfumato.cli import app
 from sfumato.errors import NotPublishable, PlanMismatch
 
 STEP = {"event": "step", "step": 5, "steps": 10, "loss": 0.5}
@@ -71,3 +76,78 @@ def test_a_key_deep_inside_is_found() -> None:
 def test_what_earlier_versions_wrote_is_read_without_what_must_not_be_published() -> None:
     old = {"metrics": [{"name": "a", "value": 1.0, "seconds": 3.2}], "host": "…"}
     assert published.only("metrics", old) == {"metrics": [{"name": "a", "value": 1.0}]}
+
+
+# -- a run from end to end ----------------------------------------------------------------------------------------------
+
+N_TRAIN, N_TEST = 317, 211
+
+
+def call(*words: object) -> Result:
+    done = CliRunner().invoke(app, [str(word) for word in words])
+    assert done.exit_code == 0, done.output
+    return done
+
+
+@pytest.fixture(scope="module", params=["add-remove", "zero-out"])
+def judged(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """A run on unpublished files, judged with its training data and reported; what was said on the way."""
+    folder, rng = tmp_path_factory.mktemp(request.param), np.random.default_rng(0)
+    for n, name in ((N_TRAIN, "train"), (N_TEST, "test")):
+        pixels, labels = rng.integers(0, 256, (n, 8, 8), dtype=np.uint8), rng.integers(0, 2, n)
+        np.savez(folder / f"{name}.npz", images=pixels, labels=labels)
+    # Public pictures that are not published under a name: neither their number nor their hash is told.
+    np.savez(folder / "public.npz", images=rng.integers(0, 256, (173, 8, 8), dtype=np.uint8))
+    words = ["--data", folder / "train.npz", "--classes", 2, "--neighbours", request.param]
+    words += ["--public", folder / "public.npz", "--set", "codec=pca:4"]
+    call("fit", "mge", *words, *("--epsilon", 1, "--delta", 1e-5, "--out", folder / "run"), "-q")
+    words = ["--real", folder / "test.npz", "--train", folder / "train.npz", "-n", 200]
+    words += ["--metrics", "accuracy.logreg,memorisation,curve.effective"]
+    told = call("evaluate", folder / "run", *words, "-q")
+    call("report", folder / "run", "-q")
+    return request.param, folder / "run", told
+
+
+def test_under_add_remove_no_file_of_a_run_tells_the_number_of_records(judged: Any) -> None:
+    relation, run, _ = judged
+    counts = "|".join(str(n) for n in (N_TRAIN, N_TEST))
+    found = [
+        path.name
+        for path in run.rglob("*")
+        if path.is_file() and path.suffix in (".json", ".jsonl", ".html", ".md")
+        if re.search(rf"\b({counts}) records|: ({counts})(\.0)?[,\n}}]", path.read_text())
+    ]
+    if relation == "add-remove":
+        assert found == []
+    else:  # the size is public: it is told, so that the check above sees something
+        assert {"config.json", "metrics.json", "report.html", "report.md"} <= set(found)
+    assert json.loads((run / "config.json").read_text())["data"]["size"] == (
+        None if relation == "add-remove" else N_TRAIN
+    )
+
+
+def test_neither_number_nor_hash_of_unpublished_public_rows_is_told(judged: Any) -> None:
+    _, run, _ = judged
+    for path in run.rglob("*"):
+        if path.is_file():
+            assert b'"records": 173' not in path.read_bytes()  # the codec travels in the generator
+    log = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
+    (card,) = (record["card"] for record in log if record["event"] == "codec")
+    assert (card["records"], card["sha256"]) == (None, "")
+
+
+def test_every_record_of_a_run_is_on_the_list(judged: Any) -> None:
+    _, run, _ = judged
+    for name in ("config", "statement", "metrics", "report"):
+        published.check(name, json.loads((run / f"{name}.json").read_text()))
+    for name in ("metrics.json", "report.json", "report.md", "report.html"):
+        assert "seconds" not in (run / name).read_text()
+
+
+def test_every_metric_wears_its_badge_on_the_terminal_and_in_the_file(judged: Any) -> None:
+    _, run, told = judged
+    assert (
+        told.stdout.count("not covered by ε") >= 6
+    )  # each line of the table, and the line below it
+    for metric in json.loads((run / "metrics.json").read_text())["metrics"]:
+        assert metric["badge"] == published.BADGE

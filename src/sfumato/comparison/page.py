@@ -19,7 +19,6 @@ from sfumato.comparison.outcome import (
     table,
 )
 from sfumato.evaluation.titles import family_of, title_of
-from sfumato.published import BADGE
 from sfumato.report.pictures import Mark, Point, epsilon_plot
 from sfumato.report.templates import render
 from sfumato.storage import atomic_path, write_json, write_text
@@ -53,7 +52,6 @@ def write_comparison(outcome: Outcome) -> None:
         "panels": _panels(outcome.rows) if outcome.cells else [],
         "remarks": remarks(outcome),
         "missing": missing_sentence(outcome),
-        "badge": BADGE,
         "version": __version__,
     }
     write_text(

@@ -17,8 +17,8 @@ from sfumato.privacy.ledger import Ledger
 
 _NOT_COVERED = (
     "The schema (image size, value range, columns, categories, class names) is taken as public knowledge.",
-    "That public data, codecs and networks used here are public is the word of whoever ran this; exact copies of private "
-    "records in them are looked for where both are at hand, and nothing else is.",
+    "That public data, codecs and networks used here are public is the word of whoever ran this; only exact copies of private "
+    "records in them are looked for, where both are at hand, and that a run exists says that none was found.",
     "Metrics computed on real data (held-out accuracy and the like) are measurements of that data and are not "
     "covered by ε; publish them only if that is acceptable.",
     "Choices made by looking at the private data outside this run (settings tried, runs repeated, records picked) cost "
