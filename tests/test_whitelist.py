@@ -76,6 +76,11 @@ def test_a_key_deep_inside_is_found() -> None:
 def test_what_earlier_versions_wrote_is_read_without_what_must_not_be_published() -> None:
     old = {"metrics": [{"name": "a", "value": 1.0, "seconds": 3.2}], "host": "…"}
     assert published.only("metrics", old) == {"metrics": [{"name": "a", "value": 1.0}]}
+    assert published.only("log", STEP | {"time": 1.0, "seconds": 2.0}) == STEP
+    assert published.only("log", {"event": "read", "records": 317}) == {}
+    variant = {"method": "merf", "settings": {"steps": 1}, "host": "…"}
+    kept = published.only("comparison", {"config": {"variants": {"mine": variant}}})
+    assert kept["config"]["variants"]["mine"] == {"method": "merf", "settings": {"steps": 1}}
 
 
 # -- a run from end to end ----------------------------------------------------------------------------------------------

@@ -213,6 +213,12 @@ def _check(form: _Form, value: Any, place: str) -> None:
 
 
 def _kept(form: _Form, value: Any) -> Any:
+    if isinstance(form, _Events):
+        event = value.get("event") if isinstance(value, Mapping) else None
+        known = isinstance(event, str) and event in form.forms
+        return _kept(form.forms[str(event)], value) if known else None
+    if isinstance(form, _Named) and isinstance(value, Mapping):
+        return {key: _kept(form.form, value[key]) for key in value}
     if isinstance(form, _Each) and isinstance(value, list | tuple):
         return [_kept(form.form, item) for item in value]
     if isinstance(form, _Record) and isinstance(value, Mapping):
