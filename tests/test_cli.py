@@ -6,6 +6,8 @@ import errno
 import os
 import re
 import shlex
+import signal
+import sqlite3
 import subprocess
 import sys
 from pathlib import Path
@@ -14,9 +16,16 @@ from typing import Any
 import click
 import pytest
 from click.testing import CliRunner, Result
+from safetensors import SafetensorError
 
 from sfumato import __version__, cli, fit_cli, judge_cli
-from sfumato.errors import BadInput, CorruptArtifact, DataUnavailable, SfumatoError
+from sfumato.errors import (
+    BadInput,
+    CorruptArtifact,
+    DataUnavailable,
+    OutOfResources,
+    SfumatoError,
+)
 
 VERBS = (
     "methods",
@@ -246,6 +255,16 @@ def test_demo_leaves_a_folder_that_is_not_its_own_alone(tmp_path: Path) -> None:
         (CorruptArtifact("It is damaged; make it again."), 5, "damaged"),
         (SfumatoError("Odd."), 1, "Error: Odd."),
         (MemoryError(), 7, "out of memory"),
+        (SafetensorError("I/O error: No space left on device (os error 28)"), 7, "disk is full"),
+        (SafetensorError("Cannot allocate memory (os error 12)"), 7, "out of memory"),
+        (sqlite3.OperationalError("database or disk is full"), 7, "disk is full"),
+        (sqlite3.OperationalError("disk I/O error"), 7, "disk failed"),
+        (OSError(errno.EMFILE, "Too many open files"), 7, "file handles"),
+        (OSError(errno.EFBIG, "File too large", "runs/x"), 7, "using runs/x"),
+        (OSError("4096 requested and 512 written"), 7, "disk is full"),
+        (ImportError("libx.so: failed to map segment from shared object"), 7, "out of memory"),
+        (RuntimeError("can't start new thread"), 7, "threads"),
+        (OutOfResources("disk", "runs/x"), 7, "using runs/x"),
         (
             RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried 8 bytes"),
             7,
@@ -272,6 +291,156 @@ def test_every_error_ends_in_one_sentence(
     assert_one_sentence(result, code, words)
     # An exception we did not write may carry a private value, so only its type is shown.
     assert "secret" not in result.output
+
+
+def wrapped(error: Exception, cause: BaseException, explicit: bool) -> Exception:
+    try:
+        try:
+            raise cause
+        except type(cause) as caught:
+            if explicit:
+                raise error from caught
+            raise error  # noqa: B904
+    except type(error) as made:
+        return made
+
+
+@pytest.mark.parametrize("explicit", [True, False])
+def test_a_full_disk_is_told_even_if_a_reader_or_writer_took_it_for_something_else(
+    monkeypatch: pytest.MonkeyPatch, explicit: bool
+) -> None:
+    full = OSError(errno.ENOSPC, "No space left on device", "runs/x")
+    for error in (CorruptArtifact("It is damaged; restore it."), RuntimeError("cannot encode")):
+        made = wrapped(error, full, explicit)
+        monkeypatch.setattr(judge_cli, "write_page", lambda *_, made=made: raise_(made))
+        assert_one_sentence(run("report", "x"), 7, "disk is full", "runs/x")
+    # Whoever caught a lack of memory and spoke of the file that asked for it knew more.
+    made = wrapped(BadInput("x.npz claims too much; check it."), MemoryError(), explicit)
+    monkeypatch.setattr(judge_cli, "write_page", lambda *_: raise_(made))
+    assert_one_sentence(run("report", "x"), 2, "claims too much")
+
+
+def raise_(error: Exception) -> None:
+    raise error
+
+
+def test_a_value_that_speaks_of_memory_is_no_lack_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    error = ValueError("unknown word 'out of memory'")
+    monkeypatch.setattr(judge_cli, "write_page", lambda *_: raise_(error))
+    assert_one_sentence(run("report", "x"), 1, "ValueError")
+
+
+@pytest.mark.parametrize(
+    ("words", "hints"),
+    [
+        (["report", "a\0b"], ["NUL"]),
+        (["sample", "x", "-n", "1", "--out=a\0b.npz"], ["--out", "NUL"]),
+        (["report", "\ud800"], ["half a character"]),
+        (["report", ""], ["empty"]),
+        (["sample", "x", "-n", "1", "--out="], ["--out", "empty"]),
+        (["report", "x/" * 3000], ["File name too long"]),
+        (["report", "x\x1b[2J\ny"], ["\\x1b[2J"]),
+        (["report", "caf\udce9"], ["caf"]),
+    ],
+    ids=ascii,
+)
+def test_what_no_path_can_be_is_refused_in_printable_words(
+    words: list[str], hints: list[str]
+) -> None:
+    result = run(*words)
+    assert_one_sentence(result, 2, *hints)
+    assert all(c.isprintable() for c in result.stderr.rstrip("\n"))
+    assert len(result.stderr) < 7_000
+
+
+WRITING = """
+import os, sys, time
+from pathlib import Path
+from sfumato import cli, judge_cli
+from sfumato.storage import atomic_path
+
+def page(*_):
+    with atomic_path(Path(sys.argv[1]) / "page.html") as temporary:
+        temporary.write_text("half")
+        worker = os.fork() if "fork" in sys.argv else 0
+        print("writing", worker, flush=True)
+        time.sleep(3600)
+
+judge_cli.write_page = page
+cli.app.main(["report", "x"])
+"""
+
+
+def writing(folder: Path, *more: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", WRITING, str(folder), *more],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+
+
+@pytest.mark.parametrize(
+    ("number", "code", "words"),
+    [(signal.SIGINT, 130, "Interrupted"), (signal.SIGTERM, 143, "Ended from outside")],
+)
+def test_signals_end_in_one_sentence_and_leave_nothing_half_written(
+    tmp_path: Path, number: int, code: int, words: str
+) -> None:
+    child = writing(tmp_path)
+    assert child.stdout is not None
+    assert child.stdout.readline().startswith("writing")
+    assert len(list(tmp_path.iterdir())) == 1
+    child.send_signal(number)
+    _, told = child.communicate()
+    assert child.returncode == code
+    assert told.split() == f"{words}; nothing is lost: type sfumato report x to go on.".split()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_forked_worker_is_ended_by_sigterm_as_ever(tmp_path: Path) -> None:
+    child = writing(tmp_path, "fork")
+    assert child.stdout is not None
+    told = sorted(int(child.stdout.readline().split()[1]) for _ in range(2))
+    assert told[0] == 0
+    os.kill(told[1], signal.SIGTERM)
+    child.send_signal(signal.SIGTERM)
+    assert child.wait() == 143
+    child.communicate()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_host_program_keeps_its_own_handler_of_sigterm() -> None:
+    def mine(*_: object) -> None: ...
+
+    before = signal.signal(signal.SIGTERM, mine)
+    try:
+        run("--version")
+        assert signal.getsignal(signal.SIGTERM) is mine
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    run("--version")
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+@pytest.mark.parametrize(
+    ("where", "code", "told"),
+    [
+        (">/dev/full", 7, "The disk is full"),
+        (">&-", 0, ""),
+        ("2>&-", 0, ""),
+        ("<&- >&- 2>&-", 0, ""),
+        (">/dev/full 2>/dev/full", 7, ""),
+    ],
+)
+def test_streams_that_are_full_or_closed_are_no_bug(where: str, code: int, told: str) -> None:
+    command = f"{shlex.quote(sys.executable)} -m sfumato --help {where}"
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=300)
+    assert done.returncode == code
+    assert "Traceback" not in done.stderr
+    assert "Exception ignored" not in done.stderr
+    assert told in done.stderr
 
 
 def test_debug_shows_the_traceback(monkeypatch: pytest.MonkeyPatch) -> None:

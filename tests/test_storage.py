@@ -10,7 +10,6 @@ import subprocess
 import sys
 import textwrap
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -353,13 +352,13 @@ def test_a_writer_swept_before_it_had_its_lock_begins_again(
 def test_a_second_signal_inside_the_cleaning_loses_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rmtree = storage.shutil.rmtree
+    rmdir = Path.rmdir
 
-    def cut_short(*_: Any, **__: Any) -> None:
-        monkeypatch.setattr(storage.shutil, "rmtree", rmtree)
+    def cut_short(_: Path) -> None:
+        monkeypatch.setattr(Path, "rmdir", rmdir)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(storage.shutil, "rmtree", cut_short)
+    monkeypatch.setattr(Path, "rmdir", cut_short)
     with pytest.raises(KeyboardInterrupt):
         write_text(tmp_path / "a", "x")
     assert len(names(tmp_path)) == 2

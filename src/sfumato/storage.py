@@ -30,7 +30,7 @@ from sfumato.errors import BadInput, CorruptArtifact, SfumatoError, out_of_resou
 _LEFTOVER = re.compile(r"\..+\.[a-z0-9_]{8}\.part", re.DOTALL)
 # A name may have 255 bytes and a character four of them; the rest of ours takes 15.
 _NAME_CHARACTERS = 60
-# Folders this process is writing in: a second signal may cut a `finally` short, and then the exit cleans up.
+# Files this process is writing: a second signal may cut a `finally` short, and then the exit cleans up.
 _OPEN: dict[Path, int] = {}
 
 
@@ -73,7 +73,7 @@ def atomic_path(path: Path, *, mode: int | None = None) -> Iterator[Path]:
         try:
             _check_target(path)
             make_folder(path.parent, mode=mode)
-            _open_workshop(workshop)
+            _open_workshop(temporary)
             handle = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o666)
             ordinary = stat.S_IMODE(os.fstat(handle).st_mode)
             os.close(handle)
@@ -93,7 +93,7 @@ def atomic_path(path: Path, *, mode: int | None = None) -> Iterator[Path]:
                 raise
             _refuse_write(path, error, "free some space or choose another folder")
     finally:
-        _close_workshop(workshop)
+        _close_workshop(temporary)
 
 
 @contextlib.contextmanager
@@ -241,8 +241,8 @@ def sweep(folder: Path) -> list[Path]:
 
 def close_writers() -> None:
     """Remove what interrupted writes of this process left; called when it ends."""
-    for workshop in list(_OPEN):
-        _close_workshop(workshop)
+    for temporary in list(_OPEN):
+        _close_workshop(temporary)
 
 
 atexit.register(close_writers)
@@ -250,32 +250,38 @@ atexit.register(close_writers)
 os.register_at_fork(after_in_child=_OPEN.clear)
 
 
-def _open_workshop(workshop: Path) -> None:
+def _open_workshop(temporary: Path) -> None:
     """Make the folder and lock it; it is remembered before it exists, so that no moment is left in which it can be lost."""
-    _OPEN[workshop] = -1
+    workshop = temporary.parent
+    _OPEN[temporary] = -1
     while True:
         workshop.mkdir(mode=0o700)
         try:
             handle = os.open(workshop, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except FileNotFoundError:  # swept before it was locked
             continue
-        _OPEN[workshop] = handle
+        _OPEN[temporary] = handle
         # On a file system without locks nobody can lock it, so nobody sweeps it either.
         with contextlib.suppress(OSError):
             fcntl.flock(handle, fcntl.LOCK_SH)
         if _is_same(handle, workshop):
             return
-        _OPEN[workshop] = -1
+        _OPEN[temporary] = -1
         os.close(handle)
 
 
-def _close_workshop(workshop: Path) -> None:
-    handle = _OPEN.get(workshop)
+def _close_workshop(temporary: Path) -> None:
+    handle = _OPEN.get(temporary)
     if handle is None:
         return
-    shutil.rmtree(workshop, ignore_errors=True)
+    try:
+        # These two need no file handle, and there may be none left.
+        temporary.unlink(missing_ok=True)
+        temporary.parent.rmdir()
+    except (OSError, ValueError):
+        shutil.rmtree(temporary.parent, ignore_errors=True)
     # Forgotten before it is closed: a signal between the two must not make it be closed twice.
-    del _OPEN[workshop]
+    del _OPEN[temporary]
     if handle >= 0:
         os.close(handle)
 

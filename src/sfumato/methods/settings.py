@@ -17,7 +17,12 @@ if TYPE_CHECKING:
 
 LARGEST_SEED = 2**32 - 1
 _SEEDS = ("seed", "training_seed")
-_WORDS = {"int": "a whole number", "float": "a number", "str": "text", "bool": "true or false"}
+_WORDS = {
+    "int": "a whole number",
+    "float": "a number",
+    "str": "text (a name or path, say)",
+    "bool": "true or false",
+}
 
 
 def check_settings(method: PrivateMethod) -> None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import faulthandler
 import gc
 import importlib
 import io
@@ -357,7 +358,7 @@ def _words(name: str, command: click.Command, draw: random.Random) -> list[str]:
         values["settings"] = [_setting(values.get("method"), name, draw)]
     for _ in range(draw.choice((0, 1, 1, 1, 2, 3))):
         key = draw.choice(sorted(parameters) or [""])
-        if key and draw.random() < 0.1:
+        if key and key not in WORK and draw.random() < 0.1:
             values.pop(key, None)
         elif key:
             values[key] = _hostile(name, parameters[key], draw)
@@ -956,6 +957,7 @@ def run(call: Call, home: Path, scratch: Path, seed: int, seconds: float = SECON
         code = BUG
         try:
             _isolate(scratch, printed)
+            faulthandler.dump_traceback_later(0.9 * seconds)  # where it hangs
             code = perform(call, home, scratch, seed)
             for stream in (sys.stdout, sys.stderr):
                 stream.flush()
