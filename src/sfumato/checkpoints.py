@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from sfumato.errors import CorruptArtifact
-from sfumato.storage import atomic_path
+from sfumato.storage import atomic_path, check_file
 
 
 class Checkpoint(Protocol):
@@ -52,6 +52,7 @@ class FileCheckpoint:
     def read(self) -> tuple[int, dict[str, Tensor]] | None:
         if not self.exists():
             return None
+        check_file(self.path)
         try:
             with safe_open(self.path, framework="pt") as stored:
                 step = int(json.loads(stored.metadata()["checkpoint"])["step"])

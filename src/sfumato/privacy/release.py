@@ -16,6 +16,7 @@ from torch import Tensor
 
 from sfumato.errors import BadInput, CorruptArtifact
 from sfumato.privacy.accounting import Charge
+from sfumato.storage import check_file
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +43,7 @@ class Release:
     @classmethod
     def of_version_1(cls, path: Path) -> Release:
         """A release as version 0.1.0 saved it: one safetensors file each."""
+        check_file(path)
         try:
             with safe_open(path, framework="pt") as stored:
                 description: dict[str, Any] = json.loads((stored.metadata() or {})["release"])
