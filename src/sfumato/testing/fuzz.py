@@ -1070,10 +1070,12 @@ def fuzz(
                 os._exit(code)
         if os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]):
             raise RuntimeError("the data and runs to be tried could not be made")
-        for call in (make_call(i, seed) for i in only) if only else calls(number, seed):
-            outcome = run(call, home, Path(place) / "scratch", seed, seconds)
-            report(outcome)
-            outcomes.append(outcome)
+        # What was found before Ctrl-C is told.
+        with contextlib.suppress(KeyboardInterrupt):
+            for call in (make_call(i, seed) for i in only) if only else calls(number, seed):
+                outcome = run(call, home, Path(place) / "scratch", seed, seconds)
+                report(outcome)
+                outcomes.append(outcome)
     return outcomes
 
 
