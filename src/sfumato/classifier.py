@@ -198,7 +198,10 @@ class LocallyLinearMaps(ClassifierMixin, BaseEstimator):
         classes = self._stated_classes(y)
         if classes.dtype.kind not in "biufUO":
             raise BadInput("Labels are numbers or words; give them as such.")
-        codes = np.minimum(np.searchsorted(classes, y), len(classes) - 1)
+        try:
+            codes = np.minimum(np.searchsorted(classes, y), len(classes) - 1)
+        except TypeError:  # words and numbers have no order between them
+            codes = np.zeros(len(y), dtype=np.int64)
         if not np.array_equal(classes[codes], y):
             raise BadInput("Some labels are none of the stated `classes`; complete the list.")
         names = [str(name) for name in classes]

@@ -110,10 +110,9 @@ def explain(
         import numpy as np
 
         data = load_stated(spec, progress_for(quiet), parse_facts(**facts), model.schema_)
-        wanted = np.arange(first, min(first + n, len(data)))
-        if len(wanted) == 0:
+        if first >= len(data):
             raise BadInput(f"{spec} has no record number {first}; give --first a smaller number.")
-        batch = data.take(wanted)
+        batch = data.take(np.arange(first, min(first + n, len(data))))
         told = model.explain(
             type(data).from_values(batch.values.numpy(), schema=_unlabelled(data.schema)),
             top=min(top, model.maps),

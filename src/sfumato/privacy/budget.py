@@ -44,7 +44,7 @@ class Neighbours(Enum):
             return text
         try:
             return cls(text.strip().lower().replace("_", "-"))
-        except (ValueError, AttributeError):
+        except (ValueError, AttributeError, TypeError):
             known = ", ".join(n.value for n in cls)
             raise BadInput(
                 f"Unknown neighbours relation {text!r}; choose one of {known}."

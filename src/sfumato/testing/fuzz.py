@@ -1119,6 +1119,8 @@ def main(words: Sequence[str] | None = None) -> int:
         if outcome.bug or given.only or outcome.seconds > given.slow:
             say = f"{outcome.call.number} {outcome.bug or 'slow'} {outcome.seconds:.1f} s: {outcome.call}\n"
             sys.stderr.write(say + (outcome.told[-3000:] + "\n" if given.only else ""))
+        if outcome.call.number % 500 == 499:
+            sys.stderr.write(f"{outcome.call.number + 1} calls, {time.monotonic() - began:.0f} s\n")
 
     outcomes = fuzz(given.calls, given.seed, report=report, only=given.only, seconds=given.seconds)
     found = summary(outcomes)
