@@ -17,7 +17,7 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from typing import Any
 
-from sfumato.errors import BadInput, SfumatoError
+from sfumato.errors import BadInput, SfumatoError, out_of_resources
 
 Cell = dict[str, Any]
 
@@ -125,9 +125,11 @@ def run_cell(cell: Cell) -> dict[str, Any]:
             raise BadInput("A metric is not a finite number; draw more samples or leave it out.")
     except SfumatoError as error:
         return {"error": " ".join(str(error).split()), "exit_code": error.exit_code}
-    except MemoryError:
-        return {"error": "Memory ran out; use --jobs 1 or smaller settings.", "exit_code": 7}
     except Exception as error:
+        lack = out_of_resources(error)
+        if lack is not None:
+            text = f"{lack.cause}; use --jobs 1 or smaller settings."
+            return {"error": text, "exit_code": lack.exit_code}
         text = f"Something unexpected happened ({type(error).__name__}); try it by sfumato fit."
         return {"error": text, "exit_code": 1}
     seconds = {"fit": round(fitted - start, 2), "judge": round(time.perf_counter() - fitted, 2)}

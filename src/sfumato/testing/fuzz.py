@@ -491,6 +491,18 @@ def _try_damaged_data(ground: Ground, spec: Any) -> None:
         _ = batch.values.sum()
 
 
+def _try_every_format(ground: Ground, spec: Any) -> None:
+    try:
+        corrupt = importlib.import_module("sfumato.testing.corrupt")
+    except ImportError:
+        return
+    files = corrupt.sound_files()
+    name, other = (ground.draw.choice(sorted(files)) for _ in range(2))
+    kind = ground.draw.choice(sorted(corrupt.CORRUPTIONS))
+    damaged = corrupt.corrupt(files[name], kind, ground.draw.randrange(2**32), files[other])
+    corrupt.read_whole(ground.scratch, name, damaged)
+
+
 def _try_setting(ground: Ground, method: Any, which: Any, value: Any) -> None:
     import sfumato
     from sfumato.methods import get_method
