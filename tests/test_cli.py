@@ -36,6 +36,8 @@ VERBS = (
     "explain",
     "evaluate",
     "report",
+    "verify",
+    "export",
     "compare",
     "data",
     "demo",

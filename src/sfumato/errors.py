@@ -32,7 +32,7 @@ class DataUnavailable(SfumatoError):
 
 
 class BudgetExceeded(SfumatoError):
-    """A release would cost more than the budget has left; raised before a row is read."""
+    """A release would cost more than the budget has left; raised before a row enters a sum."""
 
     exit_code = 4
 
