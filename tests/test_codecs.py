@@ -264,6 +264,9 @@ def test_what_an_old_card_tells_of_unpublished_rows_is_dropped_when_it_is_read()
     assert (card.records, card.sha256) == (None, "")
     named = Card.from_json({**old, "trained_on": ["cifar10:train"]})
     assert (named.records, named.sha256) == (317, 64 * "a")
+    assert (
+        Card.from_json({**old, "trained_on": [7, None]}).records is None
+    )  # damaged, not a traceback
     weights = Card.from_json({**old, "trained_on": ["imagenet-1k"], "records": 0})
     assert weights.sha256  # of converted weights, not of rows
 

@@ -69,9 +69,9 @@ class Card:
         return cls(**{**value, "trained_on": tuple(value["trained_on"])})
 
 
-def _is_named(name: str) -> bool:
+def _is_named(name: Any) -> bool:
     try:
-        return find_named(name) is not None
+        return isinstance(name, str) and find_named(name) is not None
     except BadInput:  # a split that the named set does not have
         return False
 
