@@ -313,3 +313,37 @@ def test_a_copy_in_memory_or_in_another_folder_is_the_same_run(tmp_path):
     ]
     with pytest.raises(RunConflict):
         memory.copy_to(tmp_path / "b")
+
+
+def test_a_sealed_store_does_not_tell_how_it_came_about(tmp_path):
+    def sealed(folder: Path, checkpoints: int) -> bytes:
+        store = store_in(folder, SUM, STEPS)
+        store.keep(a_release())
+        steps = store.steps(STEPS)
+        for step in range(4):
+            steps.keep(step, torch.full((3,), float(step)))
+            for _ in range(checkpoints):
+                store.checkpoint().write(step, {"weights": torch.ones(5000)})
+        store.finish({"generator.safetensors": b"weights"})
+        store.close()
+        return (folder / STORE).read_bytes()
+
+    assert sealed(tmp_path / "quick", 0) == sealed(tmp_path / "slow", 7)
+
+
+def test_a_run_killed_before_its_store_was_tidied_is_tidied_later(tmp_path, monkeypatch):
+    store = store_in(tmp_path, SUM)
+    store.keep(a_release())
+    monkeypatch.setattr(RunStore, "tidy", lambda self: None)
+    store.finish({})
+    monkeypatch.undo()
+    store.close()
+    untidy = (tmp_path / STORE).read_bytes()
+    again = RunStore(tmp_path)
+    assert again.finished
+    again.tidy()
+    again.close()
+    tidy = (tmp_path / STORE).read_bytes()
+    assert tidy != untidy
+    assert tidy[24:28] == b"\0\0\0\x01"
+    assert [a.digest for a in SavedStore(tmp_path).answers()]

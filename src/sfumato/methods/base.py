@@ -329,6 +329,7 @@ class PrivateMethod(ABC):
         store = RunStore() if out is None else claim(out, known, resume=resume)
         try:
             if store.finished:
+                store.tidy()
                 export(store, Path(str(out)))
                 with_run = SavedRun(str(out))
                 self._load_from(with_run)

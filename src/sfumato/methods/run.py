@@ -13,6 +13,7 @@ Version 0.1.0 kept a file a release and a manifest of hashes in place of the sto
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Mapping
 from functools import cached_property
@@ -29,6 +30,7 @@ GENERATOR = "generator.safetensors"
 SAMPLES = "samples.png"
 EXPORTS = ("config.json", "statement.json", GENERATOR, SAMPLES, "log.jsonl")
 _PRIVATE = 0o600
+_NO_TIME = 315_532_800  # 1980-01-01, the first day that every archive can write
 # Another version's accountant may see the same charges a little otherwise.
 _ACCOUNTANTS = 1 + 1e-3
 
@@ -341,10 +343,11 @@ def write_exports(run: SavedRun) -> None:
 
 
 def export_to(run: SavedRun, folder: Path) -> None:
-    """The same as a folder of its own, to be handed on: whole or not at all."""
+    """The same as a folder of its own, to be handed on: whole or not at all, and with no clock of this run on its files."""
     with atomic_folder(Path(folder), mode=_PRIVATE) as made:
         for name, content in run.exports().items():
             (made / name).write_bytes(content)
+            os.utime(made / name, (_NO_TIME, _NO_TIME))
 
 
 def _write(exports: Mapping[str, bytes], folder: Path) -> None:

@@ -156,7 +156,7 @@ class PrivacyStatement:
             f"privacy. The unit of privacy is one record, under the relation “{self.budget.neighbours.value}”: "
             f"{self.budget.neighbours.meaning}. Whatever anyone could conclude about one record from what this covers, "
             "the odds of it change by a factor of at most e^ε when that record is changed so, except with probability δ. "
-            f"The private records were read for {count} noisy sum{'' if count == 1 else 's'} ({names}) and for nothing else; "
+            f"What was taken from the private records is {count} noisy sum{'' if count == 1 else 's'} ({names}), no more; "
             "all that follows, what was learnt and whatever is made with it, is computed from those sums and costs nothing more. "
             f"Read under other relations at the same δ, the same run has {others}. "
             f"For several records of one person it has {self._several()}."

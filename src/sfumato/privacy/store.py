@@ -49,7 +49,7 @@ from sfumato.errors import (
 from sfumato.privacy.accounting import Charge, Plan
 from sfumato.privacy.claim import Claim
 from sfumato.privacy.release import Release
-from sfumato.storage import sync_folder
+from sfumato.storage import atomic_path, sync_folder
 
 STORE = "run.sqlite"
 FORMAT = 2
@@ -205,9 +205,27 @@ class RunStore:
                 db.execute("UPDATE answers SET value = NULL WHERE label = ?", (label,))
             db.execute("UPDATE facts SET value = '\"finished\"' WHERE name = 'state'")
             db.execute("INSERT INTO facts VALUES ('seal', ?)", (_text(self.seal()),))
-        # What was dropped leaves holes in the file. A crash or a full disk meanwhile loses nothing: the run is sealed.
-        with contextlib.suppress(sqlite3.Error):
-            self._connection.execute("VACUUM")
+        self.tidy()
+
+    def tidy(self) -> None:
+        """The file of a finished run anew, with what is in it and nothing of how it came there; done once.
+
+        What was dropped leaves holes, and SQLite counts transactions: how many checkpoints there were tells how long a training
+        took, and that how many records there are. A crash or a full disk meanwhile loses nothing: the run is sealed.
+        """
+        if self.folder is None or _head(self.path)[24:28] == b"\0\0\0\x01":  # SQLite's own count
+            return
+        with (
+            contextlib.suppress(OutOfResources, BadInput),
+            atomic_path(self.path, mode=0o600) as temporary,
+        ):
+            with self._explained():
+                self._connection.execute("VACUUM INTO ?", (str(temporary),))
+            self._connection.close()
+            self._db = None
+        if self._db is not None:
+            self._connection.close()
+        self._connect("rw")
 
     def close(self, *, abandon: bool = False) -> None:
         """Let go of the run; with `abandon`, of a folder in which nothing was begun without a trace."""
@@ -739,6 +757,11 @@ def _chain(previous: str, row: Iterable[Any]) -> str:
     return _sha256(
         _text([previous, number, label, step, charge, question, grid, kind, shape, digest]).encode()
     )
+
+
+def _head(path: Path) -> bytes:
+    with path.open("rb") as stream:
+        return stream.read(100)
 
 
 def _sha256(content: bytes) -> str:
