@@ -210,16 +210,20 @@ class GradientSum:
     @torch.no_grad()
     def _place_is_nothing(self, trial: _Trial) -> bool:
         """Whether a record adds the same to the last bit in every place, beside other rows each time."""
+        every = torch.ones(self._rows, dtype=torch.bool)
         for record in range(min(3, self._rows)):
-            found: list[list[Tensor]] = []
+            first: dict[tuple[int, int], Tensor] = {}
             for places, tensors in trial.placed(record):
-                every = torch.ones(self._rows, dtype=torch.bool)
-                parts = self._parts(tensors, every, self._grids)
-                found.append([rows[places] for rows in _joined(parts)])
-            if not all(
-                bool((rows == rows[:1]).all()) for rows in map(torch.cat, zip(*found, strict=True))
-            ):
-                return False
+                behind: dict[tuple[int, int], int] = {}
+                for part in self._parts(tensors, every, self._grids):
+                    # Before rounding and after: the grid would hide the last digits.
+                    for number, rows in enumerate((*part.source, *part.rows)):
+                        key = (part.place.start, number)
+                        start = behind.get(key, 0)
+                        behind[key] = start + len(rows)
+                        mine = rows[places[start : start + len(rows)]]
+                        if len(mine) and not _same(mine, first.setdefault(key, mine[:1].clone())):
+                            return False
         return True
 
     @contextmanager
@@ -456,8 +460,7 @@ class _ProductUnits(_Part):
 
     def add_to(self, total: Tensor) -> None:
         left, right = self.rows
-        part = total[self.place]
-        part += (right.T @ left).flatten() * self.unit
+        total[self.place].view(right.shape[1], -1).addmm_(right.T, left, alpha=self.unit)
 
 
 @dataclass
@@ -531,15 +534,6 @@ def _without(tensor: Tensor, unfit: Tensor) -> Tensor:
     if not bool(unfit.any()):  # saves time and changes no other row
         return tensor
     return tensor.masked_fill(unfit.view(-1, *[1] * (tensor.ndim - 1)), 0)
-
-
-def _joined(parts: Iterator[_Part]) -> list[Tensor]:
-    """All that the parts hold, before rounding and after, the blocks of each tensor joined into one row per record."""
-    found: dict[tuple[int, int], list[Tensor]] = {}
-    for part in parts:
-        for number, rows in enumerate((*part.source, *part.rows)):
-            found.setdefault((part.place.start, number), []).append(rows)
-    return [torch.cat(pieces) for pieces in found.values()]
 
 
 # -- rows ----------------------------------------------------------------------------------------------------------------
