@@ -313,8 +313,9 @@ def at_the_bound(dim: int, bound: float, count: int = 40) -> Tensor:
 @pytest.mark.parametrize("name", MAPS)
 def test_a_neighbour_moves_only_its_own_summand(name):
     schema, phi = made(name)
-    # A wide map says no more at every small number than a narrow one of its kind.
-    check_map(phi, schema, counts=COUNTS if phi.dim < 1000 else (*range(20), *BOUNDARIES, 1025))
+    # A slow map says no more at every small number than a quick one of its kind.
+    slow = phi.dim > 1000 or name in ("perceptual, anchored", "refinement")
+    check_map(phi, schema, counts=(*range(20), *BOUNDARIES, 1025) if slow else COUNTS)
 
 
 @pytest.mark.parametrize("dim", [1, 3, 30, 1023, 1030])
@@ -401,20 +402,23 @@ def test_every_chunk_that_records_go_through_has_neighbours_on_both_sides():
 # -- one decision a row ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("dim", [1000, 1030, 3000])
 @pytest.mark.parametrize("bad", [math.nan, math.inf, 3e38, 5.0])
-def test_a_neighbour_that_is_clipped_changes_no_borderline_row(dim, bad):
-    # Version 0.1.0 sent the whole batch another way, where such rows came out with other norms.
-    phi = CountedByClass(Plain(dim), 0)
-    rows = at_the_bound(dim, math.hypot(1, 0.1), 300)
-    rows = (rows.double() * math.sqrt(1 - 0.01 / 1.01)).float()  # beside the count
-    summand = BoundedSum(phi)
-    quiet = summand(Batch(torch.cat([rows, torch.zeros(1, dim)]), None))
-    loud = torch.zeros(1, dim)
+def test_a_neighbour_that_is_clipped_changes_no_borderline_row(bad):
+    # A row whose squared norm, beside a count of 0.1, is the limit up to its last bits: version 0.1.0 let it pass, and clipped it
+    # once a neighbour was clipped, since the whole batch then went another way.
+    dim = 1030
+    generator = torch.Generator().manual_seed(0)
+    rows = torch.randn(1024, dim, generator=generator)
+    nudge = 1 + (torch.rand(1024, 1, generator=generator) - 0.5) * 2e-7
+    length = math.sqrt(1.01 * (1 + 2.0**-14) - 0.01)
+    rows = (rows / rows.double().norm(dim=1, keepdim=True) * length * nudge).float()
+    summand = BoundedSum(CountedByClass(Plain(dim), 0))
+    silent, loud = torch.zeros(2, 1, dim)
     loud[0, 0] = bad
-    moved = summand(Batch(torch.cat([rows, loud]), None)) - quiet
-    own = summand(Batch(loud, None)) - summand(Batch(torch.zeros(1, dim), None))
-    assert torch.equal(moved, own)
+    own = summand(Batch(loud, None)) - summand(Batch(silent, None))
+    for others in (rows[687].expand(1023, dim), rows[:1023]):
+        without, beside = (summand(Batch(torch.cat([others, x]), None)) for x in (silent, loud))
+        assert torch.equal(beside - without, own)
 
 
 @given(
