@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import math
 import time
+from decimal import Decimal
+from fractions import Fraction
 
 import dp_accounting
 import numpy as np
@@ -16,8 +19,9 @@ from scipy.integrate import quad
 from scipy.stats import norm
 
 from sfumato.errors import BadInput
-from sfumato.privacy import Budget, Charge, Neighbours, calibrate, epsilon_of
-from sfumato.privacy.accounting import delta_of_gaussian, epsilon_of_gaussian
+from sfumato.privacy import Budget, Charge, Ledger, Neighbours, calibrate, epsilon_of
+from sfumato.privacy.accounting import delta_of_gaussian, epsilon_of_gaussian, epsilon_of_k
+from sfumato.privacy.verification import second_epsilon
 
 RELATION = {
     Neighbours.ADD_REMOVE: dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE,
@@ -186,6 +190,160 @@ def test_any_plan_is_calibrated_in_well_under_the_time_of_a_coffee():
         assert time.process_time() - began < 5.0
 
 
+@pytest.mark.parametrize("neighbours", [Neighbours.ADD_REMOVE, Neighbours.REPLACE_ONE])
+@pytest.mark.parametrize("low_noise", [0.03, 0.01, 1e-3, 1e-9])
+def test_a_low_noise_sum_beside_sampled_steps_is_priced_in_bounded_time(low_noise, neighbours):
+    plan = (charge(1.0, rate=0.01, steps=1000), charge(low_noise))
+    began = time.process_time()
+    found = epsilon_of(plan, 1e-5, neighbours)
+    assert time.process_time() - began < 2.0
+    ratio = 2 if neighbours is Neighbours.REPLACE_ONE else 1
+    alone = epsilon_of_gaussian(ratio / low_noise, 1e-5)
+    assert alone < found < 1.02 * alone + 5
+
+
+def powers(low: float, high: float) -> st.SearchStrategy[float]:
+    return st.floats(low, high).map(lambda exponent: 10.0**exponent)
+
+
+CHARGES = st.builds(
+    charge,
+    st.one_of(powers(-0.5, 1.5), powers(-4, 5), powers(-200, 200)),
+    rate=st.one_of(st.just(1.0), powers(-4, 0), powers(-200, 0), st.floats(0.5, 1)),
+    steps=st.one_of(st.just(1), powers(0, 4).map(int), powers(0, 12).map(int)),
+    summands=st.sampled_from(["records", "groups", "shards"]),
+)
+ANY_PLAN = {
+    "plan": st.lists(CHARGES, min_size=1, max_size=5).map(tuple),
+    "delta": st.one_of(powers(-9, -2), powers(-300, -0.1)),
+    "neighbours": st.sampled_from(Neighbours),
+}
+
+
+def least_epsilon(plan: tuple[Charge, ...], delta: float, neighbours: Neighbours) -> float:
+    """What no accountant may go below: the plain sums alone, and one step of each sampled charge by plain integration."""
+    ratios = dict.fromkeys(plan, 1.0)
+    if neighbours is Neighbours.REPLACE_ONE:
+        ratios = dict.fromkeys(plan, 2.0)
+    ratios |= {c: 2.0 for c in plan if c.summands != "records"}
+    mu = math.hypot(
+        *(math.sqrt(c.steps) * ratios[c] / c.noise_multiplier for c in plan if c.rate == 1)
+    )
+    found = 0.0
+    if 1e-3 < mu < 1e3:
+        found = max(
+            (e for e in np.geomspace(1e-3, 1e6, 200) if norm_excess(mu, e) > delta), default=0.0
+        )
+    for c in plan:
+        shift = (2 if c.summands == "groups" else 1) / c.noise_multiplier
+        if c.rate < 1 and 1e-3 < shift < 20:
+            x = np.linspace(-9, 9 + shift, 20_001)
+            present = (1 - c.rate) * norm.pdf(x) + c.rate * norm.pdf(x, shift)
+            other = norm.pdf(x)
+            if c.summands == "shards" or neighbours is Neighbours.REPLACE_ONE:
+                other = (1 - c.rate) * norm.pdf(x) + c.rate * norm.pdf(x, -shift)
+            for e in np.geomspace(1e-3, 1e3, 60):
+                beyond = present > math.exp(min(e, 700)) * other
+                gain = np.sum((present - math.exp(min(e, 700)) * other)[beyond]) * (x[1] - x[0])
+                if gain > delta * (1 + 1e-6) + 1e-12:
+                    found = max(found, float(e))
+    return found
+
+
+def norm_excess(mu: float, epsilon: float) -> float:
+    first = norm.sf(epsilon / mu - mu / 2)
+    return float(first - math.exp(epsilon + norm.logsf(epsilon / mu + mu / 2))) * (1 - 1e-6)
+
+
+def check_any_plan(plan: tuple[Charge, ...], delta: float, neighbours: Neighbours) -> None:
+    began = time.process_time()
+    found = epsilon_of(plan, delta, neighbours)
+    assert time.process_time() - began < 2.0
+    assert found >= least_epsilon(plan, delta, neighbours) * (1 - 1e-6)
+    low, _ = second_epsilon(plan, delta, neighbours)
+    assert found >= low * (1 - 1e-7)
+    for records in (2, 10):
+        assert epsilon_of_k(plan, delta, neighbours, records) >= low * (1 - 1e-7)
+
+
+@given(**ANY_PLAN)
+@settings(max_examples=40)
+def test_any_plan_is_priced_in_two_seconds_and_never_below_a_lower_bound(plan, delta, neighbours):
+    check_any_plan(plan, delta, neighbours)
+
+
+@pytest.mark.slow
+@given(**ANY_PLAN)
+@settings(max_examples=2000)
+def test_many_plans_are_priced_in_two_seconds_and_never_below_a_lower_bound(
+    plan, delta, neighbours
+):
+    check_any_plan(plan, delta, neighbours)
+
+
+def test_many_different_charges_are_priced_in_bounded_time_too():
+    plan = tuple(charge(1 + 0.01 * k, rate=0.01 + 1e-4 * k, steps=10 + k) for k in range(100))
+    for some in (plan[:15], plan[:40], plan):
+        began = time.process_time()
+        found = epsilon_of(some, 1e-5, Neighbours.ZERO_OUT)
+        assert time.process_time() - began < 2.0
+        assert second_epsilon(some, 1e-5, Neighbours.ZERO_OUT)[0] <= found
+
+
+@pytest.mark.parametrize("epsilon", [1e-6, 1e-3, 1e3, 1e6])
+@pytest.mark.parametrize(
+    "name", ["one", "both", *(pytest.param(n, marks=pytest.mark.slow) for n in ("short", "long"))]
+)
+def test_extreme_budgets_are_met_in_bounded_time(name, epsilon):
+    budget = Budget(epsilon=epsilon, delta=1e-5)
+    began = time.process_time()
+    multiplier = calibrate(PLANS[name], budget)
+    assert time.process_time() - began < 12.0
+    low, high = second_epsilon(PLANS[name](multiplier), 1e-5, budget.neighbours)
+    assert low <= epsilon * (1 + 1e-7)
+    # Beyond, more noise than need be: grids fine enough drown in rounding, and next to no noise is priced unsampled.
+    if 1e-6 < epsilon < 1e6:
+        assert high > 0.97 * epsilon
+
+
+@pytest.mark.parametrize("delta", [1e-300, 1e-100, 1e-12])
+def test_tiny_deltas_are_answered(delta):
+    for plan in (PLANS["one"], PLANS["both"]):
+        budget = Budget(epsilon=1.0, delta=delta)
+        multiplier = calibrate(plan, budget)
+        assert epsilon_of(plan(multiplier), delta, budget.neighbours, near=1.0) <= 1.0 + 1e-9
+        assert second_epsilon(plan(multiplier), delta, budget.neighbours)[0] <= 1.0 + 1e-6
+
+
+@pytest.mark.parametrize(
+    "budget",
+    [
+        {"epsilon": 1e-300, "delta": 1e-5},
+        {"epsilon": 1e-7, "delta": 1e-5},
+        {"epsilon": 1e18, "delta": 1e-5},
+        {"epsilon": 1.0, "delta": 5e-324},
+    ],
+)
+@pytest.mark.parametrize("name", ["one", "dp-sgd"])
+def test_budgets_that_mean_nothing_are_refused_in_a_sentence_before_any_work(name, budget):
+    began = time.process_time()
+    with pytest.raises(BadInput, match=r"\.$"):
+        calibrate(PLANS[name], Budget(**budget))
+    assert time.process_time() - began < 0.5
+
+
+def test_a_ledger_does_not_refuse_what_fits_for_the_sake_of_a_coarser_grid():
+    # The first of two series costs nearly all, and is priced alone on a coarser grid than together.
+    def plan(m: float) -> tuple[Charge, ...]:
+        return (charge(m, rate=0.02, steps=40), charge(3000 * m, rate=0.001, steps=40_000))
+
+    budget = Budget(epsilon=1.0, delta=1e-5)
+    ledger = Ledger(budget)
+    for one in plan(calibrate(plan, budget)):
+        ledger.charge(one)
+    assert 0.998 < ledger.spent() <= 1.0 + 1e-9
+
+
 @given(mu=st.floats(0.01, 8), delta=st.floats(1e-12, 0.3))
 @settings(max_examples=200, deadline=None)
 def test_epsilon_is_the_inverse_of_delta_from_the_safe_side(mu, delta):
@@ -225,6 +383,16 @@ def test_a_smaller_replacement_ratio_helps_whole_passes_only():
         {"epsilon": 1.0, "delta": 1.0},
         {"epsilon": 1.0, "delta": -1e-5},
         {"epsilon": "1", "delta": 1e-5},
+        {"epsilon": 10**400, "delta": 1e-5},
+        {"epsilon": Fraction(10**400), "delta": 1e-5},
+        {"epsilon": True, "delta": 1e-5},
+        {"epsilon": np.True_, "delta": 1e-5},
+        {"epsilon": Decimal(1), "delta": 1e-5},
+        {"epsilon": np.ones(1), "delta": 1e-5},
+        {"epsilon": 1j, "delta": 1e-5},
+        {"epsilon": None, "delta": 1e-5},
+        {"epsilon": 1.0, "delta": math.nan},
+        {"epsilon": 1.0, "delta": 10**400},
         {"epsilon": 1.0, "delta": 1e-5, "neighbours": "sideways"},
     ],
 )
@@ -245,11 +413,28 @@ def test_a_budget_that_promises_nothing_is_refused(bad):
         {"rate": 1.5},
         {"steps": 0},
         {"replace_ratio": 1.0},
+        {"bound": "1"},
+        {"noise_multiplier": 10**400},
+        {"noise_multiplier": math.nan},
+        {"rate": True},
+        {"rate": math.nan},
+        {"steps": 1.5},
+        {"steps": 10**400},
+        {"steps": True},
+        {"dimension": "3"},
     ],
 )
 def test_a_charge_that_hides_its_cost_is_refused(bad):
     with pytest.raises(BadInput):
         Charge(**{"label": "x", "bound": 1.0, "noise_multiplier": 1.0, **bad})
+
+
+def test_numbers_of_numpy_are_numbers():
+    budget = Budget(epsilon=np.float32(0.5), delta=np.float64(1e-5))
+    assert json.loads(json.dumps(budget.to_json()))["epsilon"] == 0.5
+    plain = charge(np.float32(2.0), rate=np.float64(0.5), steps=np.int64(3), dimension=np.int32(7))
+    assert Charge(**json.loads(json.dumps(plain.to_json()))) == plain
+    assert epsilon_of((plain,), np.float64(1e-5), Neighbours.ZERO_OUT) > 0
 
 
 def test_delta_at_one_over_n_warns_and_below_it_does_not():

@@ -31,7 +31,13 @@ from scipy.special import log_ndtr
 
 from sfumato.errors import BadInput
 from sfumato.privacy.budget import Budget, Neighbours, real, whole
-from sfumato.privacy.losses import Sampled, epsilon_bounds, extent, simple_upper_bound
+from sfumato.privacy.losses import (
+    Sampled,
+    epsilon_bounds,
+    extent,
+    simple_upper_bound,
+    transform_rounding,
+)
 
 if TYPE_CHECKING:
     from dp_accounting import DpEvent
@@ -40,9 +46,8 @@ if TYPE_CHECKING:
 _GRID_FINEST = 1e-8
 # The longest arrays of losses that PLD is asked for: about half a second.
 _MOST_LOSSES = 120_000
-# Where PLD is not asked: its transforms round at 1e-15, it cuts tails at 1e-15, and it takes exp(loss).
-_LEAST_PLD_DELTA, _LARGEST_PLD_EPSILON = 1e-11, 600.0
-_MOST_PLD_CHARGES = 16
+# Where PLD is not asked: it takes exp(loss), every charge takes its time, and few points that are composed often take for ever.
+_LARGEST_PLD_EPSILON, _MOST_PLD_CHARGES, _MOST_PLD_STEPS, _LEAST_PLD_RATE = 600.0, 16, 10**6, 1e-9
 
 # Sampled steps with less noise than this are priced as if unsampled, as version 0.1.0 did: such losses protect nobody.
 LEAST_SAMPLED_NOISE = 1e-2
@@ -202,6 +207,9 @@ def epsilon_of_gaussian(mu: float, delta: float) -> float:
     high = mu * mu / 2 + mu * math.sqrt(-2 * math.log(delta))
     if mu > 1e5 or not math.isfinite(high):
         return high
+    if mu < 1e-9:
+        # The laws differ by less than μ/√(2π) in all.
+        return 0.0 if mu / math.sqrt(2 * math.pi) <= delta else high
     if mu < 1e-2:
         # Two tails this alike leave nine digits of their difference: keep away from the last.
         delta *= 1 - 1e-7
@@ -220,13 +228,13 @@ def epsilon_of_gaussian(mu: float, delta: float) -> float:
 
 
 def _gaussian_mu(plan: Iterable[Charge], neighbours: Neighbours) -> float:
-    ratios = (
-        (c.steps, c.sensitivity_ratio(neighbours) / c.noise_multiplier)
-        for c in plan
-        if c.rate == 1.0
+    return math.hypot(
+        *(
+            math.sqrt(c.steps) * (c.sensitivity_ratio(neighbours) / c.noise_multiplier)
+            for c in plan
+            if c.rate == 1.0
+        )
     )
-    total = sum(steps * ratio * ratio for steps, ratio in ratios)
-    return math.sqrt(total)
 
 
 def _sampled(plan: Plan, neighbours: Neighbours, records: int = 1) -> tuple[Sampled, ...]:
@@ -242,6 +250,16 @@ def _sampled(plan: Plan, neighbours: Neighbours, records: int = 1) -> tuple[Samp
         Sampled(rate=rate, shift=shift, steps=count, records=records, replaced=replaced)
         for (rate, shift, replaced), count in steps.items()
     )
+
+
+def _as_accounted(plan: Plan) -> Plan:
+    """The plan, without sampling where some sampled step has next to no noise.
+
+    An upper bound: sampling only takes away from what a step gives away. A ratio below 2 is proved at rate 1 only.
+    """
+    if not any(c.rate < 1.0 and c.noise_multiplier < LEAST_SAMPLED_NOISE for c in plan):
+        return plan
+    return tuple(c if c.rate == 1.0 else replace(c, rate=1.0, replace_ratio=2.0) for c in plan)
 
 
 def _check_delta(delta: float) -> float:
@@ -263,9 +281,7 @@ def epsilon_of(
     delta = _check_delta(delta)
     if not plan:
         return 0.0
-    if any(c.rate < 1.0 and c.noise_multiplier < LEAST_SAMPLED_NOISE for c in plan):
-        # An upper bound: sampling only takes away from what a step gives away. A ratio below 2 is proved at rate 1 only.
-        plan = tuple(c if c.rate == 1.0 else replace(c, rate=1.0, replace_ratio=2.0) for c in plan)
+    plan = _as_accounted(plan)
     mu = _gaussian_mu(plan, neighbours)
     if all(c.rate == 1.0 for c in plan):
         return epsilon_of_gaussian(mu, delta)
@@ -291,6 +307,7 @@ def epsilon_of_k(plan: Plan, delta: float, neighbours: Neighbours, records: int)
     delta = _check_delta(delta)
     if not plan:
         return 0.0
+    plan = _as_accounted(plan)
     mu = records * _gaussian_mu(plan, neighbours)
     if all(c.rate == 1.0 for c in plan):
         return epsilon_of_gaussian(mu, delta)
@@ -307,9 +324,10 @@ def _priced(plan: Plan, delta: float, neighbours: Neighbours, near: float) -> fl
     wanted = _grid_for(plan, near)
     grid = max(wanted, extent(mu, sampled) / _MOST_LOSSES)
     asked = (
-        delta >= _LEAST_PLD_DELTA
+        delta >= 100 * transform_rounding(sum(s.steps for s in sampled))
         and simple <= _LARGEST_PLD_EPSILON
         and len(sampled) <= _MOST_PLD_CHARGES
+        and all(s.steps <= _MOST_PLD_STEPS and s.rate >= _LEAST_PLD_RATE for s in sampled)
         and math.isfinite(grid)
     )
     if not asked:

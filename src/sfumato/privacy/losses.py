@@ -57,6 +57,8 @@ _MOST_PLACES, _MOST_LOSSES = 1 << 17, 1 << 20
 # The share of δ that the bounds give to each event they leave out.
 _SHARE_LEFT_OUT = 1e-6
 _MOST_MECHANISMS = 64
+# Sums that one person moves further than this, in deviations of the noise, need no fine account.
+_FARTHEST = 1e5
 _CHUNK = 1 << 15
 
 
@@ -126,6 +128,8 @@ class Sampled:
 
     def places(self) -> Array:
         """A grid of x on which integrals over the laws are exact to rounding: the loss is analytic within π/shift of the line."""
+        if not 1e-9 < self.farthest < _FARTHEST:
+            raise OutOfReach
         step = min(0.05, 0.2 / self.shift)
         low = -_REACH - (self.shift * self.records if self.replaced else 0.0)
         count = math.ceil((self.shift * self.records + _REACH - low) / step)
@@ -158,7 +162,7 @@ def simple_lower_bound(mu: float, delta: float) -> float:
 
 def simple_upper_bound(mu: float, sampled: tuple[Sampled, ...], delta: float) -> float:
     """The lesser of two bounds that need no convolution: nothing sampled, and Rényi's."""
-    together = math.sqrt(mu * mu + math.fsum(s.steps * s.farthest * s.farthest for s in sampled))
+    together = math.hypot(mu, *(math.sqrt(s.steps) * s.farthest for s in sampled))
     plain = gaussian_epsilon(together, delta) * (1 + 1e-9)
     return min(plain, _renyi_epsilon(mu, sampled, delta)) if sampled else plain
 
@@ -202,6 +206,8 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
     high = mu * mu / 2 + mu * math.sqrt(-2 * math.log(delta))  # P(loss > this) ≤ δ
     if mu > 1e5 or not math.isfinite(high):
         return high
+    if mu < 1e-100:
+        return 0.0 if mu <= delta else high
     target = math.log(delta)
     if log_gaussian_delta(mu, 0.0) <= target:
         return 0.0
@@ -226,9 +232,10 @@ def _renyi_epsilon(mu: float, sampled: tuple[Sampled, ...], delta: float) -> flo
 
     ∫ P^α Q^{1−α} of two mixtures is an integral over the line of a function whose peak lies within α·farthest of 0.
     """
-    if len(sampled) > _MOST_MECHANISMS:
+    farthest = max(s.farthest for s in sampled)
+    if len(sampled) > _MOST_MECHANISMS or not 1e-9 < farthest < _FARTHEST or mu > _FARTHEST:
         return math.inf
-    orders = 1 + np.geomspace(0.02, max(0.1, 60 / max(s.farthest for s in sampled)), 48)
+    orders = 1 + np.geomspace(0.02, max(0.1, 60 / farthest), 48)
     worst = np.zeros(len(orders))
     try:
         for forward in (True, False):
@@ -265,9 +272,14 @@ def _renyi(one: Sampled, orders: Array, forward: bool, most: int) -> Array:
     return np.maximum(found, 0.0) * (1 + 1e-9) + 1e-15 / (orders - 1)
 
 
+def transform_rounding(steps: int) -> float:
+    """By how much doubles may put δ wrong when a transform is taken to the power `steps`; measured well below."""
+    return 1e-14 + 3e-17 * steps
+
+
 def extent(mu: float, sampled: tuple[Sampled, ...]) -> float:
     """About how long the arrays of all losses of a plan are, times their grid: those of single steps and that of the sum."""
-    if len(sampled) > _MOST_MECHANISMS:
+    if len(sampled) > _MOST_MECHANISMS or mu > _FARTHEST:
         return math.inf
     longest = 0.0
     try:
@@ -368,8 +380,8 @@ def _convolved(
 ) -> tuple[float, float]:
     """Bounds on ε at δ in one direction."""
     count = sum(s.steps for s in sampled) + (mu > 0)
-    rounding = 1e-14 + 3e-17 * count  # of the transforms; measured well below
-    if delta < 1e3 * rounding or count > 10**9 or len(sampled) > _MOST_MECHANISMS:
+    rounding = transform_rounding(count)
+    if mu > _FARTHEST or delta < 30 * rounding or count > 10**9 or len(sampled) > _MOST_MECHANISMS:
         raise OutOfReach
     left_out = _SHARE_LEFT_OUT * delta
     steps = [_Step.of(s, forward, left_out / (2 * count)) for s in sampled]
@@ -380,7 +392,7 @@ def _convolved(
     losses = 1 << min(max(16, math.ceil(math.log2(wanted))), most)
     grid = max(
         (highest - lowest) / losses,
-        max((s.high - s.low for s in steps), default=0.0) / (2 * losses),
+        max((s.high - s.low for s in steps), default=0.0) / losses,
         1e-300,
     )
     transform = np.ones(losses // 2 + 1, dtype=np.complex128)
@@ -410,8 +422,8 @@ def _convolved(
     width = grid + 2 * error
     slack = min(width * math.sqrt(count * math.log(2 / left_out) / 2), width * count)
     lost = 6 * left_out + rounding
-    low = _read(values, chances, delta + lost) - slack
-    return max(0.0, low), max(0.0, _read(values, chances, delta - lost) + slack)
+    low = _read(values, chances, delta + lost, -2 * slack) - slack
+    return max(0.0, low), max(0.0, _read(values, chances, delta - lost, -2 * slack) + slack)
 
 
 def _range(
@@ -442,14 +454,14 @@ def _range(
     return ends[0] - margin, ends[1] + margin
 
 
-def _read(values: Array, chances: Array, delta: float) -> float:
-    """The ε at which E (1 − e^{ε − loss})₊ is δ; negative ones are told as they are, down to the least loss."""
+def _read(values: Array, chances: Array, delta: float, least: float) -> float:
+    """The ε at which E (1 − e^{ε − loss})₊ is δ; negative ones down to `least`, which is told for all below."""
 
     # δ(ε) ≤ P(loss > ε), and δ(ε − 1) ≥ P(loss > ε)·(1 − 1/e): this is where to look.
     beyond = np.cumsum(chances[::-1])[::-1]
     top = min(int(np.count_nonzero(beyond > delta)) + 1, len(values) - 1)
     bottom = max(int(np.count_nonzero(beyond > delta / 0.63)) - 1, 0)
-    low, high = max(float(values[bottom]) - 1.0, float(values[0])), float(values[top])
+    low, high = max(float(values[bottom]) - 1.0, least), float(values[top])
     first = int(np.searchsorted(values, low))
     values, chances = values[first:], chances[first:]
 
