@@ -18,6 +18,7 @@ from safetensors.torch import save_file
 from sfumato import storage
 from sfumato.errors import BadInput, CorruptArtifact, OutOfResources, SfumatoError
 from sfumato.storage import (
+    atomic_folder,
     atomic_path,
     check_file,
     make_folder,
@@ -110,6 +111,24 @@ def test_permissions_are_the_umasks_or_those_asked_for(tmp_path: Path) -> None:
         "up/closed": 0o700,
         "up/closed/a": 0o600,
     }
+
+
+def test_a_folder_comes_whole_or_not_at_all(tmp_path: Path) -> None:
+    with atomic_folder(tmp_path / "run", mode=0o600) as folder:
+        (folder / "a").write_text("x")
+        save_file({"x": torch.zeros(3)}, folder / "b")
+        assert len(names(tmp_path)) == 1
+        assert sweep(tmp_path) == []
+    assert names(tmp_path) == ["run"]
+    assert {p.name: mode_of(p) for p in (tmp_path / "run").iterdir()} == {"a": 0o600, "b": 0o600}
+    assert mode_of(tmp_path / "run") == 0o700
+    with pytest.raises(KeyboardInterrupt), atomic_folder(tmp_path / "other") as folder:  # noqa: PT012
+        (folder / "a").write_text("half")
+        raise KeyboardInterrupt
+    with pytest.raises(BadInput, match="Cannot write"), atomic_folder(tmp_path / "run"):
+        pass
+    assert names(tmp_path) == ["run"]
+    assert not storage._OPEN
 
 
 def test_a_folder_that_exists_keeps_its_permissions(tmp_path: Path) -> None:

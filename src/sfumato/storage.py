@@ -105,7 +105,7 @@ def atomic_folder(path: Path, *, mode: int | None = None) -> Iterator[Path]:
     try:
         try:
             make_folder(path.parent)
-            _open_workshop(workshop)
+            _open_workshop(made)
             made.mkdir(mode=0o777 if mode is None else 0o700)
             yield made
             for file in made.iterdir():
@@ -116,10 +116,14 @@ def atomic_folder(path: Path, *, mode: int | None = None) -> Iterator[Path]:
             sync_folder(made)
             made.rename(path)
             sync_folder(path.parent)
-        except (OSError, ValueError) as error:
+        except SfumatoError:
+            raise
+        except Exception as error:
+            if not isinstance(error, OSError | ValueError) and out_of_resources(error) is None:
+                raise
             _refuse_write(path, error, "free some space or choose another folder")
     finally:
-        _close_workshop(workshop)
+        _close_workshop(made)
 
 
 def write_text(path: Path, text: str, *, mode: int | None = None) -> None:
