@@ -26,8 +26,8 @@ from typing import Any, NoReturn
 import click
 
 from sfumato._version import __version__
-from sfumato.errors import BadInput, SfumatoError, Terminated, out_of_resources
-from sfumato.printing import one_line, printable, say
+from sfumato.errors import BadInput, SfumatoError, Terminated, out_of_resources, printable
+from sfumato.printing import one_line, say
 from sfumato.storage import close_writers
 
 # In the order in which one uses them, which is that of the help.

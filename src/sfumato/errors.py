@@ -13,6 +13,12 @@ import re
 from collections.abc import Iterator
 
 
+def printable(text: str) -> str:
+    """The same in characters that every stream takes and no terminal obeys, however odd a name or value it quotes."""
+    text = text.encode("utf-8", errors="backslashreplace").decode()
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+
+
 class SfumatoError(Exception):
     """Base of all expected errors; anything else that reaches the user is a bug."""
 

@@ -9,6 +9,8 @@ from collections.abc import Sequence
 
 import click
 
+from sfumato.errors import printable
+
 _LONGEST = 2_000
 
 
@@ -16,12 +18,6 @@ def say(text: str) -> None:
     """A warning or an error; whoever closed standard error does not want it."""
     with contextlib.suppress(OSError, ValueError):
         click.echo(text, err=True)
-
-
-def printable(text: str) -> str:
-    """The same in characters that every stream takes and no terminal obeys."""
-    text = text.encode("utf-8", errors="backslashreplace").decode()
-    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 def one_line(message: object) -> str:

@@ -24,7 +24,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
-from sfumato.errors import BadInput, CorruptArtifact, SfumatoError, out_of_resources
+from sfumato.errors import BadInput, CorruptArtifact, SfumatoError, out_of_resources, printable
 
 # Ours, and those of version 0.1.0, which were files.
 _LEFTOVER = re.compile(r"\..+\.[a-z0-9_]{8}\.part", re.DOTALL)
@@ -55,7 +55,7 @@ def as_path(value: object) -> Path:
     except (FileNotFoundError, NotADirectoryError, PermissionError):
         pass
     except (OSError, ValueError) as error:
-        raise BadInput(f"Cannot use {path}: {_cause(error)}; check the path.") from error
+        raise BadInput(f"Cannot use {shown(path)}: {_cause(error)}; check the path.") from error
     return path
 
 
@@ -146,7 +146,7 @@ def read_json(path: Path) -> Any:
         return json.loads(path.read_text(encoding="utf-8"), parse_constant=_no_constant)
     except (OSError, ValueError, RecursionError) as error:
         raise CorruptArtifact(
-            f"{path} cannot be read as JSON ({_cause(error)}); restore the file or make the run again."
+            f"{shown(path)} cannot be read as JSON ({_cause(error)}); restore the file or make the run again."
         ) from error
 
 
@@ -155,20 +155,28 @@ def check_file(path: Path) -> None:
     try:
         kind = Path(path).stat().st_mode
     except FileNotFoundError:
-        raise BadInput(f"There is no {path}; check the path of the run or data folder.") from None
+        raise BadInput(
+            f"There is no {shown(path)}; check the path of the run or data folder."
+        ) from None
     except (OSError, ValueError) as error:
         raise BadInput(
-            f"Cannot read {path}: {_cause(error)}; check the path and its permissions."
+            f"Cannot read {shown(path)}: {_cause(error)}; check the path and its permissions."
         ) from error
     if not stat.S_ISREG(kind):
         what = "a folder" if stat.S_ISDIR(kind) else "a pipe or device"
-        raise BadInput(f"{path} is {what}; give an ordinary file.")
+        raise BadInput(f"{shown(path)} is {what}; give an ordinary file.")
 
 
 def sha256_of(path: Path) -> str:
     check_file(path)
     with Path(path).open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def shown(path: Path | str) -> str:
+    """A path as one line of moderate length, for a sentence."""
+    text = printable(str(path))
+    return text if len(text) <= 300 else f"{text[:150]}…{text[-100:]}"
 
 
 def make_folder(path: Path, *, mode: int | None = None) -> None:
@@ -314,8 +322,8 @@ def _check_target(path: Path) -> None:
 def _refuse_write(path: Path, error: Exception, remedy: str) -> NoReturn:
     lack = out_of_resources(error)
     if lack is not None:
-        raise type(lack)(lack.args[0], str(path)) from error
-    raise BadInput(f"Cannot write {path}: {_cause(error)}; {remedy}.") from error
+        raise type(lack)(lack.args[0], shown(path)) from error
+    raise BadInput(f"Cannot write {shown(path)}: {_cause(error)}; {remedy}.") from error
 
 
 def _cause(error: BaseException) -> str:
