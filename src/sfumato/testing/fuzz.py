@@ -25,6 +25,7 @@ import resource
 import shlex
 import shutil
 import signal
+import sqlite3
 import sys
 import tempfile
 import time
@@ -264,6 +265,8 @@ WEIGHT = {
     "data list": 1,
 }
 USUAL_WEIGHT = 8
+# Commands whose answer may be no: it is on standard output, and the exit code says it too.
+VERDICTS = {"verify"}
 # A large number here is a wish for long work, which is granted.
 WORK = {"steps", "n", "jobs"}
 
@@ -308,6 +311,8 @@ class Outcome:
             return "traceback"
         if self.strays:
             return f"left {', '.join(self.strays)}"
+        if self.call.words[:1] and self.call.words[0] in VERDICTS:
+            return ""
         if self.code and sum(line.startswith("Error: ") for line in self.told.splitlines()) != 1:
             return "no sentence"
         return ""
@@ -754,7 +759,8 @@ def damage_run(run: Path, draw: random.Random) -> None:
     files = sorted(p for p in run.rglob("*") if p.is_file() and not p.is_symlink())
     if not files:
         return
-    damage_file(draw.choice(files), draw)
+    stores = [p for p in files if _is_store(p)]
+    damage_file(draw.choice(stores if stores and draw.random() < 0.6 else files), draw)
     manifest = run / "manifest.json"
     if draw.random() < 0.6 and manifest.is_file():
         with contextlib.suppress(OSError, ValueError, AttributeError, TypeError, KeyError):
@@ -774,6 +780,10 @@ def damage_file(path: Path, draw: random.Random) -> None:
     if path.suffix in (".json", ".jsonl") and draw.random() < 0.7:
         with contextlib.suppress(ValueError):
             path.write_text(json.dumps(_spoil(json.loads(path.read_text()), draw)))
+            return
+    if _is_store(path) and draw.random() < 0.6:
+        with contextlib.suppress(sqlite3.Error):
+            _spoil_store(path, draw)
             return
     content = path.read_bytes()
     where = draw.randrange(len(content) + 1)
@@ -840,6 +850,38 @@ def _spoil(value: Any, draw: random.Random) -> Any:
     else:
         changed[key] = _spoil(changed[key], draw)
     return changed
+
+
+def _is_store(path: Path) -> bool:
+    with path.open("rb") as stream:
+        return stream.read(15) == b"SQLite format 3"
+
+
+def _spoil_store(path: Path, draw: random.Random) -> None:
+    """A value of another kind in one row, or a row, column or table less."""
+    store = sqlite3.connect(path)
+    try:
+        found = store.execute("select name from sqlite_master where type = 'table'").fetchall()
+        table = draw.choice(sorted(name for (name,) in found))
+        columns = [row[1] for row in store.execute(f'pragma table_info("{table}")')]
+        column, rows = draw.choice(columns), f'select rowid from "{table}"'
+        row = draw.choice([r for (r,) in store.execute(rows).fetchall()] or [0])
+        old = store.execute(f'select "{column}" from "{table}" where rowid = ?', (row,)).fetchone()
+        value = draw.choice((None, "", "x", -1, 2**62, 1e308, b"", b"x", "[]", "{}", "null", "NaN"))
+        if old and isinstance(old[0], str) and draw.random() < 0.5:
+            with contextlib.suppress(ValueError):
+                value = json.dumps(_spoil(json.loads(old[0]), draw))
+        how = draw.random()
+        with store:
+            if how < 0.8:
+                change = f'update "{table}" set "{column}" = ? where rowid = ?'
+                store.execute(change, (value, row))
+            elif how < 0.9:
+                store.execute(f'delete from "{table}" where rowid = ?', (row,))
+            else:
+                store.execute(f'drop table "{table}"')
+    finally:
+        store.close()
 
 
 def _spoil_text(source: Path, target: Path, draw: random.Random) -> Path:
