@@ -62,6 +62,7 @@ from sfumato.privacy import (
     OuterSum,
     PrivateData,
     RecordMap,
+    bounding,
     enforced_bound,
     noise,
 )
@@ -551,6 +552,14 @@ def test_a_map_whose_weights_were_zero_at_first_is_looked_at_again_before_its_ne
     assert second.sizes(rows) == (1,)
     check_additive(second, rows, counts=(0, 1, 17, 40))
     assert BoundedSum(phi).sizes(rows) == (1,)  # and stays so
+
+
+def test_neighbours_of_a_wide_map_whose_batches_are_small(monkeypatch):
+    monkeypatch.setattr(bounding, "_NUMBERS", 30 * 50)
+    summand = BoundedSum(Plain(30))
+    rows = Batch(at_the_bound(30, 1.0), None)
+    assert summand.sizes(rows) == (48, 16)
+    check_additive(summand, rows, counts=(*range(20), 23, 24, 25, 47, 48, 49, 71, 72, 73, 96, 97))
 
 
 def test_rows_that_fill_up_a_batch_are_no_neighbours():

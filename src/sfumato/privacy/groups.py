@@ -86,7 +86,8 @@ class _ClippedSum:
 class GroupSum(_ClippedSum):
     """Σ answer(group) over `groups` parts of a Poisson sample, each summand clipped as a whole to norm `bound`.
 
-    **Guarantee**: a record that enters, leaves or changes moves the sum by at most 2 · `enforced`, whatever `answer` does.
+    **Guarantee**: a record that enters, leaves or changes moves the sum by at most 2 · `enforced`, whatever function of its group
+    `answer` is. It must be one: what it kept of another group, or drew from a source of its own, would join the two.
     """
 
     def __init__(self, answer: Answer, *, dim: int, bound: float, groups: int = 1) -> None:
