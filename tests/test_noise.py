@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
+import os
 
 import numpy as np
 import pytest
@@ -104,3 +105,21 @@ def test_on_a_fine_grid_the_discrete_gaussian_costs_what_the_gaussian_costs():
     assert gaps[2] < gaps[0] / 100
     # The wall's grid puts at least 2¹⁸ units into one bound.
     assert gaps[2] < 1e-5
+
+
+def test_the_key_of_the_fast_generator_is_all_of_128_bits_from_the_operating_system(monkeypatch):
+    asked: list[int] = []
+    real = os.urandom
+
+    def counted(size: int) -> bytes:
+        asked.append(size)
+        return real(size)
+
+    monkeypatch.setattr(os, "urandom", counted)
+    keys = [noise.FastGaussian()._generator.bit_generator.state["state"]["key"] for _ in range(3)]
+    assert asked == [16] * 3
+    assert len({tuple(key) for key in keys}) == 3
+    # Nothing is mixed away: the key is the entropy itself.
+    monkeypatch.setattr(os, "urandom", lambda size: bytes(range(size)))
+    key = noise.FastGaussian()._generator.bit_generator.state["state"]["key"]
+    assert key.tobytes() == bytes(range(16))
