@@ -184,7 +184,6 @@ def test_the_page_says_what_was_promised_measured_and_done(run, schema):
         assert words in text, words
 
 
-<<<<<<< HEAD
 def test_no_number_on_real_data_stands_without_its_badge(run, schema):
     """The headline puts an accuracy beside ε; whoever quotes it quotes the badge with it."""
     facts = [
@@ -248,7 +247,8 @@ def test_the_command_of_the_evaluation_names_its_real_data(run, schema, source, 
     write_report(run, samples=samples_of(schema))
     told = json.loads((run / "report.json").read_text(encoding="utf-8"))
     assert f"--real {real} " in told["reproduce"][1] + " "
-=======
+
+
 @pytest.mark.parametrize("told", [{"epsilon_k": {"2": 2.1549, "5": 6.168, "10": 14.43}}, {}])
 def test_several_records_of_a_person_stand_in_the_report_of_old_and_new_runs(run, schema, told):
     # Version 0.1.0 had no such field, and a sentence that was false.
@@ -270,7 +270,6 @@ def test_a_statement_whose_releases_say_too_little_is_shown_without_several_reco
     assert (
         "records of one person" not in page_of(write_report(run, samples=samples_of(schema))).text
     )
->>>>>>> 4fa294a (The report prints ε for several records of one person, and puts the old false sentence right; the noise key is 128 bits of entropy)
 
 
 def test_the_commands_can_be_typed_as_they_stand(run, schema, monkeypatch):
