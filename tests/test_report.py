@@ -265,11 +265,11 @@ def test_several_records_of_a_person_stand_in_the_report_of_old_and_new_runs(run
             assert words in shown, words
 
 
-def test_a_statement_whose_releases_say_too_little_is_shown_without_several_records(run, schema):
-    put(run / "statement.json", statement(epsilon_k="no numbers"))
-    assert (
-        "records of one person" not in page_of(write_report(run, samples=samples_of(schema))).text
-    )
+@pytest.mark.parametrize("several", ["no numbers", {"2": "two"}, [2.1]])
+def test_a_statement_with_senseless_numbers_for_several_records_is_refused(run, schema, several):
+    put(run / "statement.json", statement(epsilon_k=several))
+    with pytest.raises(CorruptArtifact, match="epsilon_k"):
+        write_report(run, samples=samples_of(schema))
 
 
 def test_the_commands_can_be_typed_as_they_stand(run, schema, monkeypatch):

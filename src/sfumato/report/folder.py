@@ -86,6 +86,10 @@ def _statement(path: Path, found: Any) -> dict[str, Any]:
         )
     for relation in statement["epsilon_under"]:
         _fields(path, statement["epsilon_under"], {relation: number}, "epsilon_under")
+    several = statement.get("epsilon_k")
+    if several is not None:
+        _fields(path, several, {}, "epsilon_k")
+        _fields(path, several, dict.fromkeys(several, number), "epsilon_k")
     if not all(isinstance(line, str) for line in statement["not_covered"]):
         raise CorruptArtifact(f'"not_covered" in {path} is not a list of sentences; {_REMEDY}.')
     return statement
