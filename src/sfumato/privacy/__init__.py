@@ -1,6 +1,6 @@
 """The wall between private rows and everything else. See `docs/privacy.md`."""
 
-from sfumato.privacy.accounting import Charge, Plan, calibrate, epsilon_of
+from sfumato.privacy.accounting import Charge, Plan, calibrate, epsilon_of, epsilon_of_k
 from sfumato.privacy.bounding import (
     BoundedSum,
     FeatureMap,
@@ -18,6 +18,7 @@ from sfumato.privacy.overlap import keyed_digest, refuse_overlap, refuse_trained
 from sfumato.privacy.release import Release
 from sfumato.privacy.statement import PrivacyStatement
 from sfumato.privacy.store import RunStore
+from sfumato.privacy.verification import second_epsilon
 from sfumato.privacy.wall import PaidSteps, PrivateData, Step, charge_of
 
 __all__ = [
@@ -48,9 +49,11 @@ __all__ = [
     "enforced_gradient_bound",
     "enforced_group_bound",
     "epsilon_of",
+    "epsilon_of_k",
     "keyed_digest",
     "records",
     "refuse_overlap",
     "refuse_trained_on",
     "remember",
+    "second_epsilon",
 ]

@@ -48,6 +48,7 @@ _GRID_FINEST = 1e-8
 _MOST_LOSSES = 120_000
 # Where PLD is not asked: it takes exp(loss), every charge takes its time, and few points that are composed often take for ever.
 _LARGEST_PLD_EPSILON, _MOST_PLD_CHARGES, _MOST_PLD_STEPS, _LEAST_PLD_RATE = 600.0, 16, 10**6, 1e-9
+_MOST_PLD_NOISE = 1e12
 
 # Sampled steps with less noise than this are priced as if unsampled, as version 0.1.0 did: such losses protect nobody.
 LEAST_SAMPLED_NOISE = 1e-2
@@ -362,7 +363,9 @@ def _pld_epsilon(plan: Plan, delta: float, neighbours: Neighbours, grid: float) 
     steps: dict[tuple[float, float, bool], int] = {}
     for charge in plan:
         if charge.rate < 1.0:
-            key = charge.event_multiplier, charge.rate, charge.summands == "shards"
+            # Less noise than there is, where its square would be no number: an upper bound.
+            multiplier = min(charge.event_multiplier, _MOST_PLD_NOISE)
+            key = multiplier, charge.rate, charge.summands == "shards"
             steps[key] = steps.get(key, 0) + charge.steps
     for (multiplier, rate, shards), count in steps.items():
         total = total.compose(
@@ -379,7 +382,7 @@ def _pld_epsilon(plan: Plan, delta: float, neighbours: Neighbours, grid: float) 
         # A plain Gaussian is the same under every relation once its sensitivity is folded into μ.
         total = total.compose(
             pld.from_gaussian_mechanism(
-                1 / mu,
+                min(1 / mu, _MOST_PLD_NOISE),
                 value_discretization_interval=grid,
                 neighboring_relation=NeighboringRelation.ADD_OR_REMOVE_ONE,
             )

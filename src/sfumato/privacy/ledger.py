@@ -42,7 +42,11 @@ class Ledger:
 
     def spent(self) -> float:
         """ε of everything charged so far, at the budget's δ and relation."""
-        return self._cost(self.charges)
+        charges, cost = self.charges, self._cost(self.charges)
+        if cost > 0.9 * self.budget.epsilon:
+            return cost
+        # Far from the budget its grid is too coarse.
+        return min(cost, epsilon_of(charges, self.budget.delta, self.budget.neighbours))
 
     def _cost(self, charges: Plan) -> float:
         # Near the budget's ε, on the very grid that `calibrate` used: what it found to fit is found to fit again.

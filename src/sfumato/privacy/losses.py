@@ -269,7 +269,7 @@ def _renyi(one: Sampled, orders: Array, forward: bool, most: int) -> Array:
         top = terms.max()
         found[index] = (top + math.log(np.exp(terms - top).sum())) / (order - 1)
     # A divergence is not negative; rounding is, at times.
-    return np.maximum(found, 0.0) * (1 + 1e-9) + 1e-15 / (orders - 1)
+    return np.maximum(found, 0.0) * (1 + 1e-9) + 1e-14 / (orders - 1)
 
 
 def transform_rounding(steps: int) -> float:
