@@ -281,7 +281,7 @@ def test_any_plan_is_priced_in_two_seconds_and_never_below_a_lower_bound(plan, d
 
 @pytest.mark.slow
 @given(**ANY_PLAN)
-@settings(max_examples=2000, phases=TIMED)
+@settings(max_examples=500, phases=TIMED)
 def test_many_plans_are_priced_in_two_seconds_and_never_below_a_lower_bound(
     plan, delta, neighbours
 ):
