@@ -216,8 +216,8 @@ class _Rounded(ABC):
         sizes = self.sizes(batch)
         start = 0
         for size in sizes:
-            # Filled up where at least half of it is real; the last size takes what is left.
-            least = 1 if size == sizes[-1] else size // 2
+            # Filled up where a good part of it is real; the last size takes what is left.
+            least = 1 if size == sizes[-1] else size // (2 if size == sizes[0] else 4)
             while (left := len(batch) - start) >= least:
                 count = min(left, size)
                 yield _filled(batch, start, count, size), count
@@ -399,26 +399,39 @@ class OuterSum(_Rounded):
     def __call__(self, batch: Batch) -> Tensor:
         """The sum over the batch in grid units, (segments, left · right), int64."""
         total = torch.zeros(self.phi.segments, self.phi.left, self.phi.right, dtype=torch.int64)
-        with torch.no_grad():
-            for part, count in self._parts(batch):
-                left, right = self._units(part)
-                segment = self.phi.segment_of(part)
-                if segment is None:
-                    segment = torch.zeros(len(part), dtype=torch.int64)
-                segment = segment[:count]
-                for code in segment.unique().tolist():
-                    if 0 <= code < self.phi.segments:
-                        chosen = (segment == code).nonzero()[:, 0]
-                        total[code] += (left[chosen].T @ right[chosen]).to(torch.int64)
+        for start in range(0, len(batch), self.rows_at_once):
+            left, right, segment = self._bounded(batch, start)
+            for code in segment.unique().tolist():
+                if 0 <= code < self.phi.segments:
+                    chosen = (segment == code).nonzero()[:, 0]
+                    total[code] += (left[chosen].T @ right[chosen]).to(torch.int64)
         return total.view(self.shape)
 
     def units(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Each record's two factors after bounding, whole numbers of grid units in double precision."""
-        with torch.no_grad():
-            found = [[side[:count] for side in self._units(p)] for p, count in self._parts(batch)]
-        empty = [torch.empty(0, width, dtype=torch.float64) for width in self._widths]
-        left, right = (torch.cat(sides) for sides in zip(empty, *found, strict=True))
+        starts = range(0, max(1, len(batch)), self.rows_at_once)
+        found = [self._bounded(batch, start)[:2] for start in starts]
+        left, right = (torch.cat(sides) for sides in zip(*found, strict=True))
         return left, right
+
+    def _bounded(self, batch: Batch, start: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Both factors of `rows_at_once` records from `start` on, in grid units, and the segment of each."""
+        rows = slice(start, start + self.rows_at_once)
+        labels = None if batch.labels is None else batch.labels[rows]
+        found: list[tuple[Tensor, Tensor, Tensor]] = []
+        with torch.no_grad():
+            for part, count in self._parts(Batch(batch.values[rows], labels)):
+                segment = self.phi.segment_of(part)
+                if segment is None:
+                    segment = torch.zeros(count, dtype=torch.int64)
+                left, right = self._units(part)
+                found.append((left[:count], right[:count], segment[:count]))
+        if len(found) == 1:  # nothing to copy
+            return found[0]
+        none = [torch.empty(0, width, dtype=torch.float64) for width in self._widths]
+        found.append((none[0], none[1], torch.empty(0, dtype=torch.int64)))
+        left, right, segment = (torch.cat(one) for one in zip(*found, strict=True))
+        return left, right, segment
 
     @property
     def _widths(self) -> tuple[int, int]:
