@@ -377,6 +377,7 @@ def test_every_chunk_that_records_go_through_has_neighbours_on_both_sides():
         "methods/perceptual_matching.py": {"_AT_ONCE"},
         "methods/mepf.py": {"_RULE_AT_ONCE"},
         "privacy/noise.py": {"_CHUNK"},  # numbers of noise
+        "privacy/losses.py": {"_CHUNK"},  # points of a grid of privacy losses
     }
     missing = []
     for folder in ("features", "privacy", "codecs", "engines", "methods"):

@@ -40,6 +40,7 @@ from sfumato.data.tables import TableFile
 from sfumato.data.writers import schema_beside
 from sfumato.errors import BadInput
 from sfumato.progress import Progress
+from sfumato.storage import check_file
 
 
 def load(
@@ -85,6 +86,7 @@ def load_like(
 
 def read_schema(file: Path) -> Schema:
     """The schema in a JSON file."""
+    check_file(file)
     try:
         facts = json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:

@@ -20,7 +20,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from sfumato.errors import BadInput, CorruptArtifact, RunConflict
+from sfumato.errors import BadInput, CorruptArtifact, RunConflict, SfumatoError
 from sfumato.privacy import Budget, Plan, PrivacyStatement, Release, epsilon_of
 from sfumato.privacy.claim import LOCK
 from sfumato.privacy.store import STORE, Answer, Question, RunStore, SavedStore, charge_from
@@ -259,11 +259,18 @@ class SavedRun:
 
 
 def is_run(path: Path) -> bool:
-    """Whether `path` is a run folder, finished or not."""
+    """Whether `path` is a run folder, finished or not; a store in which nothing was promised yet makes none."""
     try:
-        return bool(_kind_of(Path(path)))
+        if _kind_of(Path(path)) != "store":
+            return bool(_kind_of(Path(path)))
+        store = SavedStore(Path(path), empty=True)
     except (OSError, ValueError):
         return False
+    except SfumatoError:
+        return True  # a damaged one
+    begun = store.begun
+    store.close()
+    return begun
 
 
 def _kind_of(path: Path) -> str:

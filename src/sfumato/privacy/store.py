@@ -160,7 +160,12 @@ class RunStore:
 
     @property
     def finished(self) -> bool:
-        return self.begun and self.fact("state") == "finished"
+        if not self.begun:
+            return False
+        state = self.fact("state")
+        if state not in ("begun", "finished"):
+            raise self._damaged("it does not say whether the run is finished")
+        return bool(state == "finished")
 
     def begin(
         self,
@@ -365,7 +370,10 @@ class RunStore:
             rows = self._connection.execute("SELECT * FROM answers ORDER BY number")
             for row in rows:
                 found = self._row(row)
-                chain = _chain(previous, row)
+                try:
+                    chain = _chain(previous, row)
+                except (TypeError, ValueError) as error:
+                    raise self._damaged("a row that was never written so") from error
                 if chain != row[10]:
                     raise self._damaged(
                         f"the answer to {found.label!r} does not follow the one before it"
@@ -465,7 +473,7 @@ class RunStore:
         with self._explained():
             rows = self._connection.execute("SELECT name, content, digest FROM parts").fetchall()
         for name, content, digest in rows:
-            if _sha256(content) != digest:
+            if not isinstance(content, bytes) or _sha256(content) != digest:
                 raise self._damaged(f"{name} was changed")
         return {name: content for name, content, _ in rows}
 
@@ -674,9 +682,12 @@ class StoredCheckpoint:
 
 
 class SavedStore(RunStore):
-    """The store of a finished run, opened to read; nothing in the folder is claimed or changed."""
+    """The store of a run, opened to read; nothing in the folder is claimed or changed.
 
-    def __init__(self, folder: Path) -> None:
+    With `empty`, a store whose making was cut short is taken for one in which nothing was begun.
+    """
+
+    def __init__(self, folder: Path, *, empty: bool = False) -> None:
         self.folder = Path(folder)
         self._guard = threading.Lock()
         self._claim = None
@@ -685,19 +696,24 @@ class SavedStore(RunStore):
             # To read what a killed process left, SQLite must be allowed to undo its unfinished transaction.
             self._connect("rw" if os.access(self.folder, os.W_OK) else "ro")
             names = {r[0] for r in self._connection.execute("SELECT name FROM sqlite_master")}
-        if not {"facts", "plan", "answers", "parts", "log"} <= names:
-            raise (
-                self._damaged("it lacks its tables")
-                if names
-                else BadInput(
-                    f"The run in {folder} is not finished; go on with it by `sfumato fit … --resume`."
-                )
+        self._unmade = not names
+        if not names:
+            if empty:
+                return
+            raise BadInput(
+                f"The run in {folder} is not finished; go on with it by `sfumato fit … --resume`."
             )
+        if not {"facts", "plan", "answers", "parts", "log"} <= names:
+            raise self._damaged("it lacks its tables")
         found = self.fact("format")
         if found not in (None, FORMAT):
             raise CorruptArtifact(
                 f"{self.path} is of format {found}, not {FORMAT}; use the version of sfumato that wrote it."
             )
+
+    @property
+    def begun(self) -> bool:
+        return not self._unmade and super().begun
 
     def _connect(self, mode: str) -> None:
         uri = f"{self.path.absolute().as_uri()}?mode={mode}"
