@@ -22,6 +22,7 @@ HERE = Path(__file__).parent
 BENCHMARKS = {
     "every_method": "Methods that make images, side by side",
     "embedding_pass": "The embedding pass, as a share of the matrix-product peak",
+    "robustness": "What a run survives: kills, full disks, power cuts, two processes, hostile calls",
     "noise_speed": "Exact noise",
     "merf_speed": "The whole DP-MERF fit, against a plain implementation",
     "mepf_speed": "A DP-MEPF step, against one pass of its encoder and generator",

@@ -305,6 +305,7 @@ def fit(
     else:
         click.echo(f"  sfumato explain {run} --data {real} --out why.html")
     click.echo(f"  sfumato report {run}")
+    click.echo(f"  sfumato verify {run}")
 
 
 def _public(spec: str | None, like: Schema, progress: Progress) -> Dataset | None:

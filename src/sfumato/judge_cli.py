@@ -217,7 +217,7 @@ def judge(
     ).to_json()
     if run is not None:
         published.check("metrics", result)
-        write_json(run / "metrics.json", result)
+        write_json(run / "metrics.json", result, mode=0o600)
     return result
 
 

@@ -103,11 +103,11 @@ def write_report(
     page = run / "report.html"
     summary = _summary(content, facts, drawn)
     published.check("report", summary)
-    write_json(run / "report.json", summary)
-    write_text(
-        run / "report.md", render("report.md.jinja", content | {"code": _code}, escape=_markdown)
-    )
-    write_text(page, render("report.html.jinja", content))
+    # For its owner's eyes, as the rest of the run: whoever publishes it decides so.
+    write_json(run / "report.json", summary, mode=0o600)
+    text = render("report.md.jinja", content | {"code": _code}, escape=_markdown)
+    write_text(run / "report.md", text, mode=0o600)
+    write_text(page, render("report.html.jinja", content), mode=0o600)
     return page
 
 
