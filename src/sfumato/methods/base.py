@@ -342,7 +342,7 @@ class PrivateMethod(ABC):
             known["data"] = {"name": data.name, "size": size}
             if not store.begun:
                 self._begin(store, schema, budget, earlier, known)
-            elif store.fact("config")["data"] != known["data"]:
+            elif store.record("config").get("data") != known["data"]:
                 raise RunConflict(
                     f"{out} was begun with other settings (data); resume with the same ones or choose another folder."
                 )
@@ -397,7 +397,7 @@ class PrivateMethod(ABC):
         progress: Progress,
     ) -> None:
         """Fit within the promise that the store holds, and compare what was spent with it."""
-        schema, noise_multiplier = data.schema, float(store.fact("noise_multiplier"))
+        schema, noise_multiplier = data.schema, store.noise_multiplier
         checkpoint = store.checkpoint()
         store.rewind_log(checkpoint.step)
         promised = store.charges
@@ -413,9 +413,8 @@ class PrivateMethod(ABC):
                 f"{self.info.name} spent other than it planned; this is a bug in the method, and its result was discarded."
             )
         self.noise_multiplier_ = noise_multiplier
-        epsilon = float(store.fact("statement")["epsilon"])
         self.statement_ = PrivacyStatement(
-            budget=budget, epsilon=epsilon, charges=promised, claimed=claimed
+            budget=budget, epsilon=store.epsilon, charges=promised, claimed=claimed
         )
         self.log_ = store.read_log()
 

@@ -135,7 +135,7 @@ class SavedRun:
     @property
     def noise_multiplier(self) -> float | None:
         """What the plan was calibrated to; runs of version 0.1.0 do not tell."""
-        return None if self._store is None else self._store.fact("noise_multiplier")
+        return None if self._store is None else self._store.noise_multiplier
 
     @cached_property
     def log(self) -> list[dict[str, Any]]:
@@ -290,7 +290,7 @@ def claim(path: Path | str, config: Mapping[str, Any], *, resume: bool) -> RunSt
         if store.begun:
             if not resume:
                 raise _taken(folder)
-            earlier = store.fact("config")
+            earlier = store.record("config")
             differs = [
                 key
                 for key in config

@@ -282,6 +282,25 @@ class RunStore:
             ).fetchone()
         return None if row is None else self._parsed(row[0])
 
+    def record(self, name: str) -> dict[str, Any]:
+        """A fact that is a JSON object."""
+        return self._record(self.fact(name))
+
+    @property
+    def noise_multiplier(self) -> float:
+        """What the plan was calibrated to."""
+        return self._positive(self.fact("noise_multiplier"), "noise multiplier")
+
+    @property
+    def epsilon(self) -> float:
+        """What was promised."""
+        return self._positive(self.record("statement").get("epsilon"), "ε")
+
+    def _positive(self, found: Any, name: str) -> float:
+        if isinstance(found, bool) or not isinstance(found, int | float) or not found > 0:
+            raise self._damaged(f"its {name} is no positive number")
+        return float(found)
+
     @property
     def charges(self) -> Plan:
         """The plan, in order."""
@@ -301,7 +320,7 @@ class RunStore:
     def read_log(self) -> list[dict[str, Any]]:
         with self._explained():
             rows = self._connection.execute("SELECT record FROM log ORDER BY number").fetchall()
-        return [self._parsed(text) for (text,) in rows]
+        return [self._record(self._parsed(text)) for (text,) in rows]
 
     def rewind_log(self, step: int) -> None:
         """Forget what a training that goes on from `step` will log again: later steps, and all that is no step."""
@@ -310,7 +329,9 @@ class RunStore:
             again = [
                 (number,)
                 for number, text in rows
-                if (r := self._parsed(text)).get("event") != "step" or r.get("step", 0) > step
+                if (r := self._record(self._parsed(text))).get("event") != "step"
+                or not isinstance(r.get("step"), int)
+                or r["step"] > step
             ]
             db.executemany("DELETE FROM log WHERE number = ?", again)
 
@@ -575,6 +596,11 @@ class RunStore:
             return json.loads(text)
         except (TypeError, ValueError) as error:
             raise self._damaged("a line that is not JSON") from error
+
+    def _record(self, value: Any) -> dict[str, Any]:
+        if not isinstance(value, dict):
+            raise self._damaged("a value that should be a JSON object")
+        return value
 
     def _charge(self, text: str) -> Charge:
         try:

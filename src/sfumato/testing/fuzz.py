@@ -1098,6 +1098,17 @@ def warm() -> None:
     gc.freeze()
 
 
+def _fetch_nothing() -> None:
+    """A demo on a real data set is work for minutes and no hostile call."""
+    from sfumato.data import fetch
+
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise fetch.SourceFailed("nothing is fetched here")
+
+    for tool in ("run_tool", "ask_tool", "download"):
+        setattr(fetch, tool, refuse)
+
+
 def fuzz(
     number: int,
     seed: int,
@@ -1113,6 +1124,7 @@ def fuzz(
         home.mkdir()
         os.environ["SFUMATO_CACHE"] = str(home / "cache")
         warm()
+        _fetch_nothing()
         child = os.fork()  # training starts threads, which no later fork would survive
         if child == 0:
             code = BUG
