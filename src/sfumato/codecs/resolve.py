@@ -9,6 +9,7 @@ from sfumato.codecs.codec import Codec, Facts, facts_of_header, load_codec, read
 from sfumato.codecs.linear import DctCodec, PcaCodec, dct_dim, pca_dim
 from sfumato.data import Dataset, Schema
 from sfumato.errors import BadInput
+from sfumato.storage import as_path
 
 _WITH_PATH = ("pca", "adain", "ic-gan")
 
@@ -80,7 +81,7 @@ def _is_number(text: str) -> bool:
 
 def _path(spec: str) -> Path:
     name, _, rest = spec.partition(":")
-    path = Path(rest if name in _WITH_PATH and rest else spec)
+    path = as_path(rest if name in _WITH_PATH and rest else spec)
     if not path.suffix and not path.exists():
         raise BadInput(
             f"There is no codec called {spec!r}; use dct, dct:K, pca, pca:K, pca:PATH, adain, adain:K, ic-gan:PATH or the "

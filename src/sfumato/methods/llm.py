@@ -36,6 +36,7 @@ from sfumato.privacy import Charge, OuterMap, Plan, PrivateData, balanced, enfor
 _LABEL = "gradients"
 _FAST, _SLOW = 0.9, 0.999  # Adam's two memories
 _MEMORY = 0.1  # share of the steps so far that the averaged weights remember
+_MOST_STEPS = 1e9
 
 
 @register(
@@ -156,7 +157,12 @@ class LinearMaps(PrivateMethod):
 
     @property
     def _steps(self) -> int:
-        return max(1, round(self.epochs / self.rate))
+        steps = self.epochs / self.rate
+        if not steps <= _MOST_STEPS:
+            raise BadInput(
+                f"llm's epochs ÷ rate are more than {_MOST_STEPS:.0e} steps; give fewer epochs or a larger rate."
+            )
+        return max(1, round(steps))
 
     def _check(self, schema: Schema) -> None:
         if not schema.labelled:

@@ -25,7 +25,7 @@ from sfumato.networks.catalogue import ORIGINS, Origin
 from sfumato.networks.network import Network, NetworkInfo, Preprocessing
 from sfumato.networks.pretrained import load_extractor
 from sfumato.progress import Progress
-from sfumato.storage import atomic_path, cache_folder
+from sfumato.storage import as_path, atomic_path, cache_folder
 
 _FORMAT = "1"  # raise it when a conversion changes, so that cached files are made anew
 _TORCHVISION = "torchvision:"
@@ -47,7 +47,7 @@ def get_network(name: str, *, progress: Progress | None = None) -> Network:
     """
     if name.startswith(_TORCHVISION):
         return _from_torchvision(name.removeprefix(_TORCHVISION))
-    if name not in _REGISTRY and Path(name).is_file():
+    if name not in _REGISTRY and as_path(name).is_file():
         return load_extractor(Path(name))
     if name not in _REGISTRY:
         near = difflib.get_close_matches(name, _REGISTRY, n=2, cutoff=0.5)

@@ -225,7 +225,7 @@ class RunStore:
             atomic_path(self.path, mode=0o600) as temporary,
         ):
             with self._explained():
-                self._connection.execute("VACUUM INTO ?", (str(temporary),))
+                self._connection.execute("VACUUM INTO ?", (temporary.absolute().as_uri(),))
             self._connection.close()
             self._db = None
         if self._db is not None:
@@ -590,6 +590,8 @@ class RunStore:
             yield
         except sqlite3.Error as error:
             raise explained(error, self.folder) from error
+        except UnicodeDecodeError as error:
+            raise self._damaged("text that is no text") from error
 
     def _parsed(self, text: str) -> Any:
         try:
