@@ -18,6 +18,8 @@ from __future__ import annotations
 
 import argparse
 import collections
+import contextlib
+import io
 import json
 import os
 import random
@@ -126,6 +128,16 @@ def _traced(words: list[str], told: Path, trace: Path, marks: Path | None, *opti
     code = _wait(child)
     tracer.communicate(timeout=60)
     return code
+
+
+def _warm(fit: str, place: Path) -> None:
+    """One fit in this process, so that its children find everything imported."""
+    from sfumato.cli import app
+    from sfumato.verify import verify
+
+    with contextlib.suppress(SystemExit), contextlib.redirect_stdout(io.StringIO()):
+        app.main(command(fit, place / "warm"))
+    verify(place / "warm")
 
 
 _LINE = re.compile(r"(\d+)\s+(\w+)\((.*)")
@@ -238,7 +250,7 @@ def struck(fit: str, place: Path, *, full: bool, stride: int = 1) -> Tally:
     """The fit, killed at (or with a full disk from) each of its file operations in turn, then gone on with."""
     tally, told, trace = Tally(), place / "told", place / "trace"
     run, marks = place / "run", place / "marks"
-    _run(command(fit, place / "warm"), told)
+    _warm(fit, place)
     assert _traced(command(fit, run), told, trace, None) == 0, told.read_text()
     calls = [
         o for o in _operations(trace, run) if not full or o[0] in ("write", "pwrite64", "mkdir")
@@ -270,7 +282,7 @@ def pairs(fit: str, place: Path, *, count: int) -> Tally:
     """Two processes on one folder: fit beside fit, fit beside --resume, two --resume after a kill, in turn."""
     tally, told, other = Tally(), place / "told", place / "other"
     marks = place / "marks"
-    _run(command(fit, place / "warm"), told)
+    _warm(fit, place)
     for number in range(count):
         run = place / f"run{number}"
         marks.unlink(missing_ok=True)
@@ -488,7 +500,7 @@ def power(fit: str, place: Path, *, variants: int = 4) -> Tally:
 
     tally, told, trace = Tally(), place / "told", place / "trace"
     run, marks = place / "run", place / "marks"
-    _run(command(fit, place / "warm"), told)
+    _warm(fit, place)
     code = _traced(command(fit, run), told, trace, marks, "-xx", "-s", "1000000000")
     assert code == 0, told.read_text()
     source = random.Random(0)
