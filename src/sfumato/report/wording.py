@@ -65,15 +65,6 @@ def corrected(line: str) -> str:
     return line
 
 
-def duration(seconds: float | None) -> str:
-    if seconds is None:
-        return ""
-    if seconds < 90:
-        return f"{seconds:.0f} s" if seconds >= 1 else "less than a second"
-    minutes = round(seconds / 60)
-    return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60} min"
-
-
 def plain(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
