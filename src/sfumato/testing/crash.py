@@ -527,6 +527,7 @@ def power(fit: str, place: Path, *, variants: int = 4) -> Tally:
             except SfumatoError as error:
                 tally.add("stuck", True, f"{line} → {error}")
                 continue
+            tally.add("stuck", False)
             lost = shown - kept
             tally.add("lost answers", bool(lost), f"{line} → {sorted(lost)[:2]}")
     return tally
