@@ -421,9 +421,9 @@ def _replayed(
     root = str(run)
     disk, shown = Disk(root), set[tuple[str, int, str]]()
     places: dict[str, int] = collections.defaultdict(int)  # by name: where write() goes on
-    for line in trace.read_text(errors="surrogateescape").splitlines():
+    for line in _whole_lines(trace):
         match = _LINE.match(line)
-        if match is None or line.rstrip().endswith("unfinished ...>"):
+        if match is None:
             continue
         call, rest = match[2], match[3]
         result = rest.rpartition(" = ")[2].split()[0] if " = " in rest else "-1"
@@ -481,6 +481,19 @@ def _replayed(
         else:
             continue
         yield disk, set(shown), line[:150]
+
+
+def _whole_lines(trace: Path) -> Iterator[str]:
+    """strace cuts a call in two when another thread makes one meanwhile; here it stands where it ended."""
+    begun: dict[str, str] = {}
+    for line in trace.read_text(errors="surrogateescape").splitlines():
+        thread = line.partition(" ")[0]
+        if line.endswith("<unfinished ...>"):
+            begun[thread] = line.removesuffix("<unfinished ...>")
+        elif (rest := re.match(r"\d+\s+<\.\.\. \w+ resumed>(.*)", line)) and thread in begun:
+            yield begun.pop(thread) + rest[1]
+        else:
+            yield line
 
 
 def _decoded(name: str) -> str:
