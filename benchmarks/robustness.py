@@ -2,8 +2,9 @@
 
     python benchmarks/robustness.py [--cells FOLDER] [--calls 10000] [--pairs 34]
 
-Each experiment is a process of its own (`sfumato.testing.crash`, `sfumato.testing.fuzz`) whose counts are kept as JSON;
-what is there already is not run again. All together take about an hour of one core. Needs Linux and strace.
+Each cell (an experiment on one fit) is a process of its own (`sfumato.testing.crash`, `sfumato.testing.fuzz`) whose counts are
+kept as JSON; what is there already is not run again, so an interrupted sweep goes on where it was. All together take
+about two hours of one core. Needs Linux and strace.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ def cell(path: Path, command: list[str]) -> dict[str, object]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--cells", type=Path, default=Path("runs/robustness"))
+    parser.add_argument("--cells", type=Path, default=Path("benchmarks/results/robustness"))
     parser.add_argument("--calls", type=int, default=10_000)
     parser.add_argument("--pairs", type=int, default=34)
     given = parser.parse_args()
@@ -40,10 +41,10 @@ def main() -> None:
     print("| experiment | fit | tried | " + " | ".join(BAD) + " |")
     print("|---|---|---|" + "---|" * len(BAD))
     for name, title in TITLES.items():
-        path = given.cells / f"{name}.json"
-        command = ["sfumato.testing.crash", name, *FITS, "--json", str(path)]
-        found = cell(path, [*command, "--pairs", str(given.pairs)])[name]
-        for fit, counts in found.items():
+        for fit in FITS:
+            path = given.cells / f"{name}-{fit}.json"
+            command = ["sfumato.testing.crash", name, fit, "--json", str(path)]
+            counts = cell(path, [*command, "--pairs", str(given.pairs)])[name][fit]
             shown = [str(counts[b]) if b in counts else "–" for b in BAD]
             print(f"| {title} | {fit} | {counts['struck']} | " + " | ".join(shown) + " |")
     path = given.cells / "fuzz.json"
