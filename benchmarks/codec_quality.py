@@ -20,9 +20,10 @@ import torch
 from PIL import Image
 
 import sfumato
-from sfumato.codecs import Codec, get_codec
 from sfumato.methods import Mge
-from sfumato.pretrain import Schedule, pretrain_codec
+from sfumato.public.codec import Codec
+from sfumato.public.pretraining import Schedule, pretrain_codec
+from sfumato.public.resolve import get_codec
 
 IMAGES = Path(__file__).parent.parent / "docs" / "images"
 # Public set, numbers in a code, share of --steps, and the sets whose test pictures are encoded.

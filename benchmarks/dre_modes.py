@@ -30,9 +30,9 @@ import torch
 from torch import Tensor
 
 import sfumato
-from sfumato.codecs import get_codec
 from sfumato.data import Dataset
-from sfumato.features.perceptual import make_encoder
+from sfumato.public.perceptual import make_encoder
+from sfumato.public.resolve import get_codec
 
 CODEC = "pca:64"
 # The private classes of each set, by name or code.
@@ -106,7 +106,7 @@ class Bench:
 
             self.judged.append((RESNET, self.held_out, remembering(features)))
         if inception:
-            from sfumato.networks import get_network
+            from sfumato.public.weights import get_network
 
             network = remembering(get_network("fid-inception"))
             self.judged.append((INCEPTION, some(self.held_out, inception), network))

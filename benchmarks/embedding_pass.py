@@ -18,10 +18,10 @@ import torch
 
 import sfumato
 from sfumato.data import Dataset
-from sfumato.embedding import CountedByClass
 from sfumato.engines import LocalEngine
-from sfumato.features import FourierFeatures
+from sfumato.generators.embedding import CountedByClass
 from sfumato.privacy import BoundedSum
+from sfumato.public.fourier import FourierFeatures
 
 SHAPES = ((4096, 4096, 4096), (5000, 784, 2048), (2048, 2048, 2048))
 

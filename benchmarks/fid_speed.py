@@ -23,9 +23,9 @@ from torch.nn import functional
 from sfumato.data import Dataset, load
 from sfumato.data.dataset import Batch
 from sfumato.evaluation import evaluate
-from sfumato.networks import get_network
-from sfumato.networks.catalogue import FID_PACKAGE
 from sfumato.progress import Progress
+from sfumato.public.networks import FID_PACKAGE
+from sfumato.public.weights import get_network
 
 IMAGES, ROUNDS = 100, 4
 

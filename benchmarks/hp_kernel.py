@@ -15,8 +15,8 @@ import matplotlib.pyplot as plt
 import torch
 
 from sfumato.data import Batch
-from sfumato.features import FourierFeatures
-from sfumato.features.hermite import hermite, rho_of
+from sfumato.public.fourier import FourierFeatures
+from sfumato.public.hermite import hermite, rho_of
 
 POINTS, DRAWS = 100, 100
 NUMBERS = (2, 4, 6, 8, 10, 14, 20, 30, 50, 100)

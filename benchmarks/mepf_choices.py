@@ -24,8 +24,8 @@ import torch
 import sfumato
 from sfumato.data import Dataset
 from sfumato.methods import Mepf
-from sfumato.pretrain import Schedule, pretrain_extractor
 from sfumato.privacy import calibrate
+from sfumato.public.pretraining import Schedule, pretrain_extractor
 
 BASE: dict[str, Any] = {
     "encoder": "resnet18",

@@ -16,16 +16,16 @@ from typing import Any
 
 import torch
 
-from sfumato.embedding import MeanEmbedding
-from sfumato.features.perceptual import (
+from sfumato.generators import ConvGenerator, ResNetGenerator
+from sfumato.generators.embedding import MeanEmbedding
+from sfumato.methods.perceptual_matching import Part, PerceptualMatching
+from sfumato.public.perceptual import (
     PerceptualFeatures,
     clouds,
     make_encoder,
     public_rows,
     weighed_axes,
 )
-from sfumato.generators import ConvGenerator, ResNetGenerator
-from sfumato.methods.perceptual_matching import Part, PerceptualMatching
 
 RESNET = {"layers": ("relu", "layer1", "layer2"), "size": 32, "pool": 8}
 VGG = {"layers": ("relu1_2", "relu2_2", "relu3_4")}

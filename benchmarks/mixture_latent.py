@@ -21,7 +21,7 @@ import torch
 
 import sfumato
 from sfumato.data import Dataset
-from sfumato.pretrain import Schedule, pretrain_codec
+from sfumato.public.pretraining import Schedule, pretrain_codec
 
 PUBLIC, STEPS = "quickdraw:train", 1200
 

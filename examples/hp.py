@@ -3,11 +3,12 @@
 import torch
 
 import sfumato
-from sfumato.embedding import CountedByClass, MeanEmbedding
-from sfumato.features import Hermite, ProductKernel, SumKernel, encoding_of
 from sfumato.generators import ConvGenerator, Training, train
+from sfumato.generators.embedding import CountedByClass, MeanEmbedding
 from sfumato.methods.matching import by_class
 from sfumato.privacy import Budget, Ledger, PrivacyStatement, PrivateData, calibrate, charge_of
+from sfumato.public.hermite import Hermite, ProductKernel, SumKernel
+from sfumato.public.tabular import encoding_of
 
 data = sfumato.load("digits:train")  # private: 8×8 images of ten digits
 pixels, budget = encoding_of(data.schema), Budget(epsilon=5.0, delta=1e-5)

@@ -3,10 +3,10 @@
 import torch
 
 import sfumato
-from sfumato.embedding import CountedByClass, MeanEmbedding
-from sfumato.features.perceptual import PerceptualFeatures, make_encoder
 from sfumato.generators import ConvGenerator, Training, train
+from sfumato.generators.embedding import CountedByClass, MeanEmbedding
 from sfumato.privacy import Budget, Ledger, PrivacyStatement, PrivateData, calibrate, charge_of
+from sfumato.public.perceptual import PerceptualFeatures, make_encoder
 
 data = sfumato.load("digits:train")  # private: 8×8 images of ten digits
 budget = Budget(epsilon=5.0, delta=1e-5)

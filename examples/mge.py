@@ -3,9 +3,9 @@
 import torch
 
 import sfumato
-from sfumato.codecs import get_codec
 from sfumato.methods.mge import OuterMoments
 from sfumato.privacy import Budget, Ledger, PrivacyStatement, PrivateData, calibrate, charge_of
+from sfumato.public.resolve import get_codec
 
 data = sfumato.load("digits:train")  # private: 8×8 images of ten digits
 budget = Budget(epsilon=5.0, delta=1e-5)

@@ -3,9 +3,9 @@
 import torch
 
 import sfumato
-from sfumato.features.moments import FiledSquare, FiledVector, above_edge, symmetric, wiener
-from sfumato.features.spaces import PixelSpace
+from sfumato.generators.moments import FiledSquare, FiledVector, above_edge, symmetric, wiener
 from sfumato.privacy import Budget, Ledger, PrivacyStatement, PrivateData, calibrate, charge_of
+from sfumato.public.spaces import PixelSpace
 
 data = sfumato.load("digits:train")  # private: 8×8 images of ten digits
 budget = Budget(epsilon=5.0, delta=1e-5)

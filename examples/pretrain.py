@@ -5,7 +5,7 @@ from pathlib import Path
 
 import sfumato
 from sfumato.methods import Mge
-from sfumato.pretrain import Schedule, pretrain_codec
+from sfumato.public.pretraining import Schedule, pretrain_codec
 
 public = sfumato.load("digits:test")  # stands for public pictures of the same shape
 private = sfumato.load("digits:train")

@@ -18,7 +18,10 @@ import pytest
 from click.testing import CliRunner, Result
 from safetensors import SafetensorError
 
-from sfumato import __version__, cli, fit_cli, judge_cli
+from sfumato import __version__
+from sfumato.cli import fit as fit_cli
+from sfumato.cli import judge as judge_cli
+from sfumato.cli import main as cli
 from sfumato.errors import (
     BadInput,
     CorruptArtifact,
@@ -76,7 +79,7 @@ def assert_one_sentence(result: Result, code: int, *words: str) -> None:
 
 def test_help_is_quick_because_nothing_heavy_is_imported() -> None:
     code = (
-        "import sys; from sfumato.cli import app\n"
+        "import sys; from sfumato.cli.main import app\n"
         "try: app.main(['--help'])\n"
         "except SystemExit as end: assert end.code == 0\n"
         "heavy = {'torch', 'sklearn', 'scipy', 'numpy', 'matplotlib', 'pyarrow'} & set(sys.modules)\n"
@@ -358,8 +361,9 @@ def test_what_no_path_can_be_is_refused_in_printable_words(
 WRITING = """
 import os, sys, time
 from pathlib import Path
-from sfumato import cli, judge_cli
-from sfumato.storage import atomic_path
+from sfumato.cli import judge as judge_cli
+from sfumato.cli import main as cli
+from sfumato.files import atomic_path
 
 def page(*_):
     with atomic_path(Path(sys.argv[1]) / "page.html") as temporary:

@@ -18,7 +18,7 @@ import torch
 torch.set_num_threads(1)
 from sfumato.testing.fuzz import warm
 warm()
-from sfumato.cli import app
+from sfumato.cli.main import app
 
 home = Path(sys.argv[1])
 WORDS = ["fit", "mixture", "--set", "refine=false", "--data", str(home / "x.npz"), "--classes", "2"]

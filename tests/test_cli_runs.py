@@ -17,7 +17,8 @@ import pytest
 from click.testing import CliRunner, Result
 from PIL import Image
 
-from sfumato import cli, demo_cli
+from sfumato.cli import demo as demo_cli
+from sfumato.cli import main as cli
 from sfumato.data import Dataset
 from sfumato.errors import DataUnavailable, SfumatoError
 from sfumato.methods import Merf, SavedRun

@@ -13,28 +13,24 @@ from safetensors.torch import save_file
 from torch import nn
 from torch.nn import functional as F
 
-from sfumato.codecs import (
-    AdainCodec,
-    AutoencoderCodec,
+from sfumato.data import Batch, Dataset, Schema
+from sfumato.errors import BadInput, CorruptArtifact
+from sfumato.privacy import BoundedSum, enforced_bound
+from sfumato.public import adain as adain_module
+from sfumato.public.adain import AdainCodec
+from sfumato.public.architectures import ResNet
+from sfumato.public.autoencoder import AutoencoderCodec
+from sfumato.public.codec import (
     Card,
     Codec,
-    DctCodec,
     EncodedFeatures,
-    IcGanCodec,
-    PcaCodec,
-    codec_facts,
     codec_from_state,
-    convert_ic_gan,
-    get_codec,
     load_codec,
     read_header,
 )
-from sfumato.codecs import adain as adain_module
-from sfumato.codecs.icgan import InstanceGenerator
-from sfumato.data import Batch, Dataset, Schema
-from sfumato.errors import BadInput, CorruptArtifact
-from sfumato.networks.architectures import ResNet
-from sfumato.privacy import BoundedSum, enforced_bound
+from sfumato.public.icgan import IcGanCodec, InstanceGenerator, convert_ic_gan
+from sfumato.public.linear import DctCodec, PcaCodec
+from sfumato.public.resolve import codec_facts, get_codec
 
 GRAY, COLOUR, ODD = (1, 28, 28), (3, 32, 32), (3, 10, 6)
 

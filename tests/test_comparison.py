@@ -20,7 +20,7 @@ from click.testing import CliRunner
 
 from sfumato import comparison
 from sfumato import published as whitelist
-from sfumato.compare_cli import compare as command
+from sfumato.cli.compare import compare as command
 from sfumato.comparison import Outcome, cells, compare, grid, parse_config, published, read_config
 from sfumato.comparison.cells import run_cell
 from sfumato.comparison.outcome import remarks, rows_of

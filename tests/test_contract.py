@@ -12,17 +12,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from sfumato.codecs import DctCodec
 from sfumato.data import Batch, Column, Dataset, Schema
 from sfumato.data.sources import ArraySource
-from sfumato.embedding import CountedByClass
 from sfumato.errors import BadInput, BudgetExceeded, PlanMismatch, RunConflict
-from sfumato.features import FourierFeatures, Hermite, SumKernel, encoding_of
-from sfumato.features.perceptual import PerceptualFeatures, ScatteringEncoder
+from sfumato.files import read_json
+from sfumato.generators.embedding import CountedByClass
 from sfumato.methods import Merf, SavedRun, Synthesizer, get_method, list_methods
 from sfumato.methods.mge import DiagonalMoments
 from sfumato.privacy import BoundedSum, Budget, Neighbours, enforced_bound, epsilon_of
-from sfumato.storage import read_json
+from sfumato.public.fourier import FourierFeatures
+from sfumato.public.hermite import Hermite, SumKernel
+from sfumato.public.linear import DctCodec
+from sfumato.public.perceptual import PerceptualFeatures, ScatteringEncoder
+from sfumato.public.tabular import encoding_of
 
 TINY = {"merf": {"features": 64, "steps": 12, "batch": 20, "hidden": 16, "block": 16}}
 TINY["mixture"] = {"candidates": 2}

@@ -19,7 +19,7 @@ import pytest
 from click.testing import CliRunner
 from PIL import Image
 
-from sfumato.cli import app
+from sfumato.cli.main import app
 from sfumato.data import Dataset, Schema, load, schema_of
 from sfumato.data.folders import MOST_PIXELS, decode
 from sfumato.errors import BadInput

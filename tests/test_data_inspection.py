@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 import sfumato
-from sfumato.cli import app
+from sfumato.cli.main import app
 from sfumato.data import Column, Dataset, Schema, load
 from sfumato.data.inspection import refuse_implausible
 from sfumato.data.sources import ArraySource

@@ -18,8 +18,8 @@ import pytest
 from sfumato.data import fetch, list_named, load, named, schema_of
 from sfumato.data.fetch import Built, NpmPackage, SourceFailed, Web, ensure
 from sfumato.errors import BadInput, DataUnavailable
+from sfumato.files import sha256_of
 from sfumato.progress import Progress
-from sfumato.storage import sha256_of
 
 CONTENT = {"a.bin": b"alpha" * 1000, "b.bin": b"beta" * 500}
 FILES = {name: hashlib.sha256(data).hexdigest() for name, data in CONTENT.items()}

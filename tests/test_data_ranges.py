@@ -13,12 +13,12 @@ import pytest
 from click.testing import CliRunner
 from PIL import Image
 
-from sfumato.cli import app
+from sfumato.cli.main import app
 from sfumato.data import Dataset, Schema, load, schema_of
 from sfumato.data.folders import decode
 from sfumato.data.loading import load_like
 from sfumato.errors import BadInput
-from sfumato.public import load_public
+from sfumato.public.loading import load_public
 
 RAMP = np.linspace(0, 1, 64).reshape(8, 8)
 WANT = (RAMP * 255).round()[None]

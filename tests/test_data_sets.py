@@ -22,13 +22,13 @@ from click.testing import CliRunner
 from PIL import Image, UnidentifiedImageError
 from scipy import integrate, stats
 
+from sfumato.cli.data import data as data_commands
 from sfumato.data import fetch, fonts, gaussians, image_sets, list_named, load, table_sets
 from sfumato.data.entry import array_files, every_fifth, open_arrays, write_arrays
 from sfumato.data.fetch import NpmPackage, Prepared, PypiPackage, SourceFailed, ensure
-from sfumato.data_cli import data as data_commands
 from sfumato.errors import BadInput, DataUnavailable
+from sfumato.files import cache_folder, sha256_of
 from sfumato.progress import Progress
-from sfumato.storage import cache_folder, sha256_of
 
 SILENT = Progress()
 

@@ -11,17 +11,17 @@ from torch import nn
 from torch.nn import functional
 
 from sfumato.data import Dataset
-from sfumato.embedding import MeanEmbedding
 from sfumato.errors import BadInput
-from sfumato.features.perceptual import PerceptualFeatures, ScatteringEncoder
 from sfumato.generators import ClassedGenerator, ConvGenerator
+from sfumato.generators.embedding import MeanEmbedding
 from sfumato.generators.networks import Warp
 from sfumato.methods import Synthesizer, mepf
 from sfumato.methods.discriminant import _RIDGE, Discriminant
 from sfumato.methods.mepf import Mepf
 from sfumato.methods.perceptual_matching import Part
-from sfumato.pretrain import Schedule, pretrain_extractor
 from sfumato.privacy import Budget
+from sfumato.public.perceptual import PerceptualFeatures, ScatteringEncoder
+from sfumato.public.pretraining import Schedule, pretrain_extractor
 
 TINY = {"steps": 4, "batch": 12, "hidden": 16, "latent": 8}
 GENEROUS = Budget(epsilon=50.0, delta=1e-4)

@@ -15,10 +15,11 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from torch.nn import functional
 
-from sfumato.cli import app
+from sfumato.cli.main import app
 from sfumato.comparison.cells import run_cell
 from sfumato.data import Batch, Dataset, Schema
 from sfumato.errors import BadInput
+from sfumato.files import read_json
 from sfumato.generators.dpaf import Discriminator, Encoder, simplified_instance_norm
 from sfumato.methods import Dpaf, Synthesizer, get_method, list_methods
 from sfumato.methods.aggregation import (
@@ -39,7 +40,6 @@ from sfumato.privacy import (
     epsilon_of,
 )
 from sfumato.report import write_report
-from sfumato.storage import read_json
 
 SHAPES = [(1, 28, 28), (3, 32, 32), (1, 8, 8), (3, 10, 6), (3, 64, 64), (1, 128, 128), (1, 4, 100)]
 TINY = {"rate": 0.5, "steps": 6, "asymmetry": 3, "batch": 12, "latent": 4, "width": 4, "maps": 4}

@@ -11,12 +11,12 @@ from torch import Tensor
 
 from sfumato.data import Dataset
 from sfumato.errors import BadInput
-from sfumato.features import remembered
-from sfumato.features.perceptual import Encoder
-from sfumato.features.remembered import RememberedRows
 from sfumato.methods import Dre, dre
 from sfumato.methods.counting import LABEL, ClassCounts, with_counts
 from sfumato.privacy import Budget, Charge, Neighbours, epsilon_of
+from sfumato.public import remembered
+from sfumato.public.perceptual import Encoder
+from sfumato.public.remembered import RememberedRows
 
 BUDGET = Budget(epsilon=3.0, delta=1e-4)
 SMALL = {"codec": "dct:16", "steps": 80, "rate": 0.2, "public_batch": 200, "width": 4}

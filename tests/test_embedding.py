@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from sfumato.data import Batch, Dataset
-from sfumato.embedding import CountedByClass, MeanEmbedding
 from sfumato.errors import BadInput
-from sfumato.features import FourierFeatures
+from sfumato.generators.embedding import CountedByClass, MeanEmbedding
 from sfumato.methods.merf import apportion
 from sfumato.privacy import Budget, Ledger, Neighbours, PrivateData
+from sfumato.public.fourier import FourierFeatures
 
 
 def gaussian_kernel(x: torch.Tensor, y: torch.Tensor, s: float) -> torch.Tensor:

@@ -13,7 +13,7 @@ from pathlib import Path
 import click
 import pytest
 
-from sfumato import cli
+from sfumato.cli import main as cli
 from sfumato.errors import BadInput
 from sfumato.testing import fuzz
 from sfumato.testing.fuzz import BUG, Call, Outcome, make_call, run, summary
@@ -109,7 +109,7 @@ def test_a_bug_behind_the_command_line_is_seen_with_its_place(
     def fail(*_: object) -> None:
         raise KeyError("x")
 
-    monkeypatch.setattr("sfumato.judge_cli.write_page", fail)
+    monkeypatch.setattr("sfumato.cli.judge.write_page", fail)
     outcome = outcome_of(Call(0, words=("report", "x")), tmp_path)
     assert outcome.bug == "traceback"
     assert "in fail" in outcome.told

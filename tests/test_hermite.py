@@ -13,9 +13,9 @@ from scipy.special import eval_hermite
 
 from sfumato.data import Batch, Schema
 from sfumato.errors import BadInput
-from sfumato.features.hermite import Hermite, OnGrid, ProductKernel, SumKernel, hermite, rho_of
-from sfumato.features.tabular import Block, encoding_of
 from sfumato.privacy import OuterSum, enforced_bound
+from sfumato.public.hermite import Hermite, OnGrid, ProductKernel, SumKernel, hermite, rho_of
+from sfumato.public.tabular import Block, encoding_of
 
 CASES = [(100, 0.005, None), (20, 0.005, None), (20, 0.15, None), (5, 0.3, 4.0), (30, 0.004, 6.0)]
 

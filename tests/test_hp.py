@@ -9,14 +9,14 @@ import pytest
 import torch
 
 from sfumato.data import Column, Dataset, Schema
-from sfumato.embedding import MeanEmbedding
 from sfumato.errors import BadInput
-from sfumato.features.hermite import Hermite, SumKernel
-from sfumato.features.tabular import Block, encoding_of
 from sfumato.generators import ClassedGenerator, ConvGenerator
+from sfumato.generators.embedding import MeanEmbedding
 from sfumato.methods import Hp
 from sfumato.methods.hp import _Matching
 from sfumato.privacy import Budget, Neighbours, enforced_bound, epsilon_of
+from sfumato.public.hermite import Hermite, SumKernel
+from sfumato.public.tabular import Block, encoding_of
 
 BUDGET = Budget(epsilon=5.0, delta=1e-4)
 TINY = {"order": 6, "product_order": 3, "rounds": 3, "steps": 15, "batch": 20, "hidden": 16}

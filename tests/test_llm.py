@@ -15,14 +15,14 @@ from sklearn.utils.estimator_checks import check_estimator
 
 import sfumato
 from sfumato.classifier import LocallyLinearMaps, NotFitted
+from sfumato.cli.explain import explain
 from sfumato.data import Batch, Column, Dataset, Schema
 from sfumato.errors import BadInput, RunConflict
-from sfumato.explain_cli import explain
+from sfumato.files import read_json
 from sfumato.methods import LinearMaps, load
 from sfumato.methods.llm import _Gradients, _Model
 from sfumato.methods.run import EXPORTS
 from sfumato.privacy import Budget, Neighbours, OuterSum, enforced_bound
-from sfumato.storage import read_json
 
 BUDGET = Budget(epsilon=4.0, delta=1e-4)
 TINY = {"maps": 3, "projection": 12, "rate": 0.5, "epochs": 4.0}

@@ -12,20 +12,20 @@ import torch
 from torch import nn
 
 from sfumato.data import Dataset
-from sfumato.embedding import MeanEmbedding
 from sfumato.errors import BadInput
-from sfumato.features.perceptual import (
+from sfumato.generators import ConvGenerator, ResNetGenerator, Training, train
+from sfumato.generators.embedding import MeanEmbedding
+from sfumato.methods import Synthesizer, mepf, perceptual_matching, private_encoder
+from sfumato.methods.mepf import Mepf
+from sfumato.methods.perceptual_matching import Part, PerceptualMatching
+from sfumato.privacy import Budget, Neighbours, epsilon_of
+from sfumato.public.perceptual import (
     PerceptualFeatures,
     ScatteringEncoder,
     clouds,
     public_rows,
     weighed_axes,
 )
-from sfumato.generators import ConvGenerator, ResNetGenerator, Training, train
-from sfumato.methods import Synthesizer, mepf, perceptual_matching, private_encoder
-from sfumato.methods.mepf import Mepf
-from sfumato.methods.perceptual_matching import Part, PerceptualMatching
-from sfumato.privacy import Budget, Neighbours, epsilon_of
 
 TINY = {"steps": 6, "batch": 12, "hidden": 16, "width": 4, "latent": 8}
 BUDGET = Budget(epsilon=2.0, delta=1e-4)

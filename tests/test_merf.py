@@ -9,12 +9,12 @@ import pytest
 import torch
 
 from sfumato.data import Batch, Column, Dataset, Schema
-from sfumato.embedding import MeanEmbedding
 from sfumato.errors import BadInput
-from sfumato.features import FourierFeatures
+from sfumato.generators.embedding import MeanEmbedding
 from sfumato.methods import Merf, SavedRun, Synthesizer, suggest_features
 from sfumato.methods.merf import error_bound
 from sfumato.privacy import Budget, Neighbours, calibrate
+from sfumato.public.fourier import FourierFeatures
 
 BUDGET = Budget(epsilon=5.0, delta=1e-4)
 TINY = {"features": 64, "steps": 15, "batch": 20, "hidden": 16, "block": 16}

@@ -327,7 +327,7 @@ def test_features_are_kept_for_published_sets_only(monkeypatch, tmp_path):
         seen.append(len(pixels))
         return fake_inception(pixels)
 
-    monkeypatch.setattr("sfumato.networks.get_network", lambda name, progress=None: counting)
+    monkeypatch.setattr("sfumato.public.weights.get_network", lambda name, progress=None: counting)
     published, synthetic = pictures(40, 1), pictures(30, 2)
     published.published_as = "some-set:test"
     first = evaluate(synthetic, published, metrics="fid")["fid"].value

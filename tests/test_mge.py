@@ -9,7 +9,6 @@ import pytest
 import torch
 
 import sfumato
-from sfumato.codecs import AutoencoderCodec, DctCodec, Facts, PcaCodec
 from sfumato.data import Batch, Dataset, Schema
 from sfumato.errors import BadInput
 from sfumato.methods import Mge
@@ -32,6 +31,9 @@ from sfumato.privacy import (
     enforced_bound,
     epsilon_of,
 )
+from sfumato.public.autoencoder import AutoencoderCodec
+from sfumato.public.codec import Facts
+from sfumato.public.linear import DctCodec, PcaCodec
 
 SHAPE = (1, 8, 8)
 BUDGET = Budget(epsilon=2.0, delta=1e-5)

@@ -10,11 +10,10 @@ import numpy as np
 import pytest
 import torch
 
-from sfumato.codecs import AutoencoderCodec, CodecSpace, DctCodec
-from sfumato.codecs.space import Axes
 from sfumato.data import Batch, Column, Dataset, Schema
 from sfumato.errors import BadInput
-from sfumato.features.moments import (
+from sfumato.generators.mixture import GaussianMixture, RangeFit
+from sfumato.generators.moments import (
     FiledSquare,
     FiledVector,
     above_edge,
@@ -24,13 +23,15 @@ from sfumato.features.moments import (
     symmetric,
     wiener,
 )
-from sfumato.features.remembered import Remembered
-from sfumato.features.spaces import MOST_COEFFICIENTS, PixelSpace, TableSpace
-from sfumato.generators.mixture import GaussianMixture, RangeFit
 from sfumato.methods import Mixture, Synthesizer
 from sfumato.methods.estimation import Capacity
 from sfumato.methods.refinement import STEPS, Gradients, Selection
 from sfumato.privacy import BoundedSum, Budget, Neighbours, OuterSum, enforced_bound
+from sfumato.public.autoencoder import AutoencoderCodec
+from sfumato.public.linear import DctCodec
+from sfumato.public.remembered import Remembered
+from sfumato.public.space import Axes, CodecSpace
+from sfumato.public.spaces import MOST_COEFFICIENTS, PixelSpace, TableSpace
 
 SEVERAL = Budget(epsilon=200.0, delta=1e-5)
 
@@ -459,7 +460,7 @@ def test_axes_are_a_rotation_with_the_largest_public_variance_first():
 
 
 def test_wide_latents_are_turned_among_their_first_axes_only(monkeypatch):
-    monkeypatch.setattr("sfumato.codecs.space.MOST_COEFFICIENTS", 3)
+    monkeypatch.setattr("sfumato.public.space.MOST_COEFFICIENTS", 3)
     vectors = torch.randn(500, 8, generator=torch.Generator().manual_seed(0)) * torch.arange(1, 9)
     axes, variances = Axes.along(vectors)
     assert axes.turn.shape == (3, 3)

@@ -19,33 +19,12 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import sfumato
-from sfumato.codecs.autoencoder import AutoencoderCodec
-from sfumato.codecs.codec import EncodedFeatures
-from sfumato.codecs.linear import DctCodec
 from sfumato.data import Batch, Column, Dataset, Schema
 from sfumato.data.sources import ArraySource
-from sfumato.embedding import CountedByClass
 from sfumato.engines import LocalEngine
-from sfumato.features import (
-    FourierFeatures,
-    Hermite,
-    HeterogeneousFourier,
-    ProductKernel,
-    SumKernel,
-    encoding_of,
-)
-from sfumato.features.moments import FiledSquare, FiledVector
-from sfumato.features.perceptual import (
-    AnchoredEncoder,
-    NetworkEncoder,
-    PerceptualFeatures,
-    ScatteringEncoder,
-    random_basis,
-)
-from sfumato.features.products import row_product
-from sfumato.features.remembered import RememberedRows
-from sfumato.features.spaces import space_of
 from sfumato.generators.dpaf import Encoder
+from sfumato.generators.embedding import CountedByClass
+from sfumato.generators.moments import FiledSquare, FiledVector
 from sfumato.methods.aggregation import AggregatedFeatures, FeaturesAndLabel, FilterGradients
 from sfumato.methods.clusters import Clusters
 from sfumato.methods.counting import ClassCounts
@@ -67,6 +46,22 @@ from sfumato.privacy import (
     noise,
 )
 from sfumato.privacy.bounding import summand_of
+from sfumato.public.autoencoder import AutoencoderCodec
+from sfumato.public.codec import EncodedFeatures
+from sfumato.public.fourier import FourierFeatures
+from sfumato.public.hermite import Hermite, ProductKernel, SumKernel
+from sfumato.public.linear import DctCodec
+from sfumato.public.perceptual import (
+    AnchoredEncoder,
+    NetworkEncoder,
+    PerceptualFeatures,
+    ScatteringEncoder,
+    random_basis,
+)
+from sfumato.public.products import row_product
+from sfumato.public.remembered import RememberedRows
+from sfumato.public.spaces import space_of
+from sfumato.public.tabular import HeterogeneousFourier, encoding_of
 from sfumato.testing import (
     BOUNDARIES,
     COUNTS,

@@ -16,20 +16,13 @@ from torch.nn import functional as F
 
 from sfumato.data.fetch import SourceFailed
 from sfumato.errors import BadInput, CorruptArtifact, DataUnavailable
-from sfumato.networks import (
-    Network,
-    NetworkInfo,
-    Preprocessing,
-    activations,
-    get_network,
-    list_networks,
-    lpips,
-    registry,
-)
-from sfumato.networks.architectures import VGG, VGG16_BLOCKS, AlexNet, ResNet
-from sfumato.networks.catalogue import Origin, resnet50_from_keras
-from sfumato.networks.foreign import read_members, read_pickle
-from sfumato.networks.inception import FIDInception, fold_batch_norms
+from sfumato.public import weights as registry
+from sfumato.public.architectures import VGG, VGG16_BLOCKS, AlexNet, ResNet
+from sfumato.public.foreign import read_members, read_pickle
+from sfumato.public.inception import FIDInception, fold_batch_norms
+from sfumato.public.network import Network, NetworkInfo, Preprocessing, activations, lpips
+from sfumato.public.networks import Origin, resnet50_from_keras
+from sfumato.public.weights import get_network, list_networks
 
 INFOS = {info.name: info for info in list_networks()}
 PICTURES = [name for name, info in INFOS.items() if info.preprocessing is not None]
@@ -408,7 +401,7 @@ def tiny(tmp_path, monkeypatch):
     """A network of one layer called "tiny", in an empty cache."""
     import tarfile
 
-    from sfumato.storage import sha256_of
+    from sfumato.files import sha256_of
 
     monkeypatch.setenv("SFUMATO_CACHE", str(tmp_path / "cache"))
     weights = {"weight": np.arange(6, dtype=np.float32).reshape(2, 3), "bias": np.ones(2, "f4")}
@@ -452,7 +445,7 @@ def test_a_network_is_fetched_and_converted_once(tiny, monkeypatch):
     def forbidden(*_):
         raise AssertionError("a second load must not unpickle")
 
-    monkeypatch.setattr("sfumato.networks.foreign._Reader.__init__", forbidden)
+    monkeypatch.setattr("sfumato.public.foreign._Reader.__init__", forbidden)
     again = get_network("tiny")
     assert torch.equal(again.body.weight, network.body.weight)
     assert tiny.fetched == 1

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from sfumato.errors import CorruptArtifact
-from sfumato.networks.foreign import (
+from sfumato.public.foreign import (
     read_checkpoint,
     read_members,
     read_pickle,

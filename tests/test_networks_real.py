@@ -14,9 +14,10 @@ from torch.nn import functional as F
 
 from sfumato.data.fetch import ensure
 from sfumato.errors import DataUnavailable
-from sfumato.networks import activations, get_network, list_networks, lpips
-from sfumato.networks.catalogue import FID_PACKAGE
-from sfumato.networks.foreign import read_members
+from sfumato.public.foreign import read_members
+from sfumato.public.network import activations, lpips
+from sfumato.public.networks import FID_PACKAGE
+from sfumato.public.weights import get_network, list_networks
 
 pytestmark = [pytest.mark.network, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 

@@ -11,15 +11,15 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from sfumato.cli import app
-from sfumato.codecs import PcaCodec
+from sfumato.cli.main import app
 from sfumato.data import Dataset, load
 from sfumato.data.schema import Column, Schema
 from sfumato.data.sources import ArraySource
 from sfumato.errors import BadInput, CorruptArtifact, SfumatoError
 from sfumato.methods import get_method
-from sfumato.pretrain import Schedule, pretrain_codec, pretrain_extractor, pretrain_pca
 from sfumato.privacy import Budget, overlap, refuse_overlap, refuse_trained_on
+from sfumato.public.linear import PcaCodec
+from sfumato.public.pretraining import Schedule, pretrain_codec, pretrain_extractor, pretrain_pca
 
 BUDGET = Budget(epsilon=1.0, delta=1e-5)
 

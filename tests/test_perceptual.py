@@ -11,7 +11,9 @@ from torch import nn
 
 from sfumato.data import Batch, Dataset
 from sfumato.errors import BadInput
-from sfumato.features.perceptual import (
+from sfumato.privacy import BoundedSum, enforced_bound
+from sfumato.public.network import Network
+from sfumato.public.perceptual import (
     AnchoredEncoder,
     NetworkEncoder,
     PerceptualFeatures,
@@ -22,9 +24,8 @@ from sfumato.features.perceptual import (
     public_rows,
     random_basis,
 )
-from sfumato.networks import Network, list_networks
-from sfumato.networks.pretrained import SmallResNet, save_extractor
-from sfumato.privacy import BoundedSum, enforced_bound
+from sfumato.public.pretrained import SmallResNet, save_extractor
+from sfumato.public.weights import list_networks
 
 SHAPE = (1, 8, 8)
 

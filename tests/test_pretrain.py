@@ -10,13 +10,16 @@ import torch
 from click.testing import CliRunner
 from torch import nn
 
-import sfumato.pretrain
-from sfumato.codecs import AutoencoderCodec, get_codec, load_codec
+import sfumato.public.pretraining
+from sfumato.cli.pretrain import pretrain
 from sfumato.data import Dataset
 from sfumato.errors import BadInput, CorruptArtifact, RunConflict
-from sfumato.networks import activations, get_network
-from sfumato.pretrain import Schedule, pretrain_codec, pretrain_extractor, pretrain_pca
-from sfumato.pretrain_cli import pretrain
+from sfumato.public.autoencoder import AutoencoderCodec
+from sfumato.public.codec import load_codec
+from sfumato.public.network import activations
+from sfumato.public.pretraining import Schedule, pretrain_codec, pretrain_extractor, pretrain_pca
+from sfumato.public.resolve import get_codec
+from sfumato.public.weights import get_network
 
 
 def bars(n: int = 200, *, labelled: bool = True) -> Dataset:
@@ -55,14 +58,14 @@ def test_a_codec_learns_its_public_pictures(tmp_path):
 def test_a_stopped_training_goes_on_to_the_same_codec(tmp_path, monkeypatch):
     public = bars(60)
     whole = pretrain_codec(public, tmp_path / "whole.safetensors", schedule(8), dim=4, width=8)
-    made = sfumato.pretrain.Schedule.training
+    made = sfumato.public.pretraining.Schedule.training
 
     def hurried(self, out, title):
         how = made(self, out, title)
         how.checkpoint_seconds = -1.0
         return how
 
-    monkeypatch.setattr(sfumato.pretrain.Schedule, "training", hurried)
+    monkeypatch.setattr(sfumato.public.pretraining.Schedule, "training", hurried)
 
     def stop(record):
         if record["step"] == 5 and not going_on:

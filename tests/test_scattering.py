@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from sfumato.errors import BadInput
-from sfumato.features.scattering import Scattering
+from sfumato.public.scattering import Scattering
 
 
 def smooth_images(n: int, size: int = 28) -> torch.Tensor:

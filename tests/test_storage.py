@@ -15,9 +15,9 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from sfumato import storage
+from sfumato import files as storage
 from sfumato.errors import BadInput, CorruptArtifact, OutOfResources, SfumatoError
-from sfumato.storage import (
+from sfumato.files import (
     atomic_folder,
     atomic_path,
     check_file,
@@ -225,7 +225,7 @@ from pathlib import Path
 from PIL import Image
 from safetensors.torch import save_file
 from sfumato.errors import OutOfResources
-from sfumato.storage import atomic_path
+from sfumato.files import atomic_path
 
 noise = numpy.random.default_rng(0).integers(0, 256, (200, 200), dtype=numpy.uint8)
 
@@ -298,7 +298,7 @@ def test_a_library_without_an_errno_is_understood_from_its_cause(
 WRITER = """
 import os, signal, sys
 from pathlib import Path
-from sfumato.storage import atomic_path
+from sfumato.files import atomic_path
 with atomic_path(Path(sys.argv[1])) as temporary:
     temporary.write_text("half")
     print("writing", flush=True)

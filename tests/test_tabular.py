@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from sfumato.data import Batch, Column, Dataset, Schema
-from sfumato.features import FourierFeatures, Hermite, HeterogeneousFourier, SumKernel
-from sfumato.features.tabular import TableEncoding
 from sfumato.generators import DenseGenerator
 from sfumato.privacy import BoundedSum, enforced_bound
+from sfumato.public.fourier import FourierFeatures
+from sfumato.public.hermite import Hermite, SumKernel
+from sfumato.public.tabular import HeterogeneousFourier, TableEncoding
 
 SCHEMA = Schema(
     kind="table",

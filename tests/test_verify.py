@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from sfumato import cli
+from sfumato.cli import main as cli
 from sfumato.data import Dataset
 from sfumato.methods import SavedRun, get_method
 from sfumato.privacy import Budget
 from sfumato.report import write_report
-from sfumato.verify import verify
+from sfumato.report.verify import verify
 
 SETTINGS = {
     "merf": {"features": 64, "steps": 6, "batch": 20, "hidden": 16, "block": 16},

@@ -11,9 +11,9 @@ import pytest
 
 from sfumato.data import Dataset
 from sfumato.errors import BadInput, CorruptArtifact, RunConflict
+from sfumato.files import read_json, sha256_of, write_json
 from sfumato.methods import Merf, SavedRun, get_method, list_methods, load
 from sfumato.privacy import Budget
-from sfumato.storage import read_json, sha256_of, write_json
 
 KEPT = Path(__file__).parent / "runs-0.1.0.zip"
 with zipfile.ZipFile(KEPT) as _archive:

@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from sfumato import published
-from sfumato.cli import app
+from sfumato.cli.main import app
 from sfumato.errors import NotPublishable, PlanMismatch
 
 STEP = {"event": "step", "step": 5, "steps": 10, "loss": 0.5}

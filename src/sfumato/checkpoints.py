@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from sfumato.errors import CorruptArtifact
-from sfumato.storage import atomic_path, check_file
+from sfumato.files import atomic_path, check_file
 
 
 class Checkpoint(Protocol):

@@ -95,7 +95,7 @@ def run_cell(cell: Cell) -> dict[str, Any]:
     from sfumato.evaluation import evaluate, list_metrics
     from sfumato.methods import get_method
     from sfumato.privacy import Budget, Neighbours
-    from sfumato.public import load_public
+    from sfumato.public.loading import load_public
 
     torch.set_num_threads(1)
     relation = Neighbours(cell["neighbours"])

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from sfumato.errors import BadInput
-from sfumato.storage import as_path, check_file
+from sfumato.files import as_path, check_file
 
 DEFAULTS = {
     "neighbours": "zero-out",

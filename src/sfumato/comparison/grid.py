@@ -24,8 +24,8 @@ from sfumato.comparison.config import Config, read_config
 from sfumato.comparison.outcome import FORMAT, Outcome, rows_of
 from sfumato.comparison.page import write_comparison
 from sfumato.errors import BadInput, CorruptArtifact, RunConflict
+from sfumato.files import read_json, write_json
 from sfumato.progress import Progress
-from sfumato.storage import read_json, write_json
 
 
 def compare(
@@ -137,7 +137,7 @@ def _check_plans(config: Config, schema: Any, progress: Progress) -> None:
     if config.keep != 1 and (schema.kind != "images" or not schema.n_classes):
         raise BadInput("Only labelled images can be chosen from; take keep out of the file.")
     from sfumato.methods import get_method
-    from sfumato.public import load_public
+    from sfumato.public.loading import load_public
 
     for name, variant in config.variants.items():
         cls = get_method(variant.method)

@@ -19,9 +19,9 @@ from sfumato.comparison.outcome import (
     table,
 )
 from sfumato.evaluation.titles import family_of, title_of
+from sfumato.files import atomic_path, write_json, write_text
 from sfumato.report.pictures import Mark, Point, epsilon_plot
 from sfumato.report.templates import render
-from sfumato.storage import atomic_path, write_json, write_text
 
 _MOST_PANELS = 6
 

@@ -29,7 +29,7 @@ from sfumato.data.sources import (
     pixel_scale,
 )
 from sfumato.errors import BadInput
-from sfumato.storage import as_path
+from sfumato.files import as_path
 
 if TYPE_CHECKING:
     from sfumato.progress import Progress

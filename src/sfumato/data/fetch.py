@@ -29,8 +29,8 @@ from pathlib import Path
 from typing import Protocol
 
 from sfumato.errors import BadInput, CorruptArtifact, DataUnavailable
+from sfumato.files import atomic_path, cache_folder, read_json, sha256_of, write_json
 from sfumato.progress import Progress
-from sfumato.storage import atomic_path, cache_folder, read_json, sha256_of, write_json
 
 CONNECT_SECONDS = 4.0
 TOOL_SECONDS = 600.0

@@ -39,8 +39,8 @@ from sfumato.data.sources import (
 from sfumato.data.tables import TableFile
 from sfumato.data.writers import schema_beside
 from sfumato.errors import BadInput
+from sfumato.files import check_file
 from sfumato.progress import Progress
-from sfumato.storage import check_file
 
 
 def load(

@@ -28,8 +28,8 @@ from sfumato.data.schema import Schema
 from sfumato.data.sources import Array
 from sfumato.data.tables import arrow_schema, decode_rows
 from sfumato.errors import BadInput
+from sfumato.files import atomic_path, write_json
 from sfumato.progress import Progress
-from sfumato.storage import atomic_path, write_json
 
 if TYPE_CHECKING:
     from sfumato.data.dataset import Dataset

@@ -30,9 +30,9 @@ from threadpoolctl import threadpool_limits
 
 from sfumato.data import Dataset, Schema
 from sfumato.errors import BadInput, SfumatoError
+from sfumato.files import atomic_path, cache_folder
 from sfumato.progress import Progress, Stage
 from sfumato.published import BADGE
-from sfumato.storage import atomic_path, cache_folder
 
 Step = Callable[[float], None]
 Features = Callable[[torch.Tensor], torch.Tensor]
@@ -236,7 +236,7 @@ class Comparison:
             return self._networks[name]
 
         def open_network() -> Features:
-            from sfumato.networks import get_network  # only these metrics need it
+            from sfumato.public.weights import get_network
 
             return get_network(name, progress=self._progress)
 

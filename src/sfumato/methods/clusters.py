@@ -17,7 +17,8 @@ import torch
 from torch import Tensor
 
 from sfumato.data import Batch
-from sfumato.features.moments import (
+from sfumato.generators.mixture import GaussianMixture
+from sfumato.generators.moments import (
     FiledSquare,
     FiledVector,
     clipped,
@@ -25,7 +26,6 @@ from sfumato.features.moments import (
     shrunk_moments,
     symmetric,
 )
-from sfumato.generators.mixture import GaussianMixture
 
 if TYPE_CHECKING:
     from sfumato.methods.estimation import Estimation

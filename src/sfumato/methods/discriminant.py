@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from sfumato.embedding import MeanEmbedding
-from sfumato.features.perceptual import PerceptualFeatures
+from sfumato.generators.embedding import MeanEmbedding
+from sfumato.public.perceptual import PerceptualFeatures
 
 DIRECTIONS = 1000  # most directions of the spread that count
 _RIDGE = 0.3  # added to every direction's variance, in units of the mean; the noise's variance where that is larger

@@ -22,8 +22,6 @@ from torch.nn import functional
 
 from sfumato.data import Batch, Schema
 from sfumato.errors import BadInput
-from sfumato.features.perceptual import Encoder, make_encoder, trained_on
-from sfumato.features.remembered import RememberedRows
 from sfumato.methods.base import Workspace
 from sfumato.methods.counting import count, with_counts
 from sfumato.methods.descent import TrainingState, descend
@@ -31,6 +29,8 @@ from sfumato.methods.latent import LatentSynthesizer
 from sfumato.methods.merf import apportion
 from sfumato.methods.registry import register
 from sfumato.privacy import Charge, GradientSum, Plan, PrivateData, enforced_gradient_bound, records
+from sfumato.public.perceptual import Encoder, make_encoder, trained_on
+from sfumato.public.remembered import RememberedRows
 
 _LABEL = "discriminator gradients"
 _AT_ONCE = 200  # images in the encoder at a time

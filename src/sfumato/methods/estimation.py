@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from sfumato.data import Batch
-from sfumato.features.moments import (
+from sfumato.generators.mixture import GaussianMixture
+from sfumato.generators.moments import (
     FiledSquare,
     FiledVector,
     View,
@@ -25,12 +26,11 @@ from sfumato.features.moments import (
     symmetric,
     wiener,
 )
-from sfumato.features.products import row_product
-from sfumato.features.spaces import Space
-from sfumato.generators.mixture import GaussianMixture
 from sfumato.methods.base import Workspace
 from sfumato.methods.clusters import COUNT, OWN_MOMENTS, Clusters, round_label
 from sfumato.privacy import PrivateData, RecordMap
+from sfumato.public.products import row_product
+from sfumato.public.spaces import Space
 
 # Shares of the squared noise budget; they add up to 1, but for clusters' own moments, which stand beside them.
 _ROUGH, _LENGTH, _MEANS, _POOLED, _CLASSES, _LLOYD = 0.01, 0.005, 0.095, 0.35, 0.25, 0.28

@@ -21,14 +21,14 @@ import torch
 from torch import Tensor, nn
 
 from sfumato.data import Schema
-from sfumato.embedding import CountedByClass, MeanEmbedding
 from sfumato.errors import BadInput
-from sfumato.features.hermite import Hermite, OnGrid, ProductKernel, SumKernel
-from sfumato.features.tabular import Block, TableEncoding
+from sfumato.generators.embedding import CountedByClass, MeanEmbedding
 from sfumato.methods.base import Workspace
 from sfumato.methods.matching import Matched, by_class
 from sfumato.methods.registry import register
 from sfumato.privacy import Plan, PrivateData, charge_of
+from sfumato.public.hermite import Hermite, OnGrid, ProductKernel, SumKernel
+from sfumato.public.tabular import Block, TableEncoding
 
 _SUM = "sum kernel"
 _WIDEST = 2**18

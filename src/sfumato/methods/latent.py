@@ -8,15 +8,10 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from sfumato.codecs import (
-    Codec,
-    Facts,
-    codec_facts,
-    codec_from_state,
-    get_codec,
-)
 from sfumato.data import Schema
 from sfumato.methods.base import Synthesizer, Workspace
+from sfumato.public.codec import Codec, Facts, codec_from_state
+from sfumato.public.resolve import codec_facts, get_codec
 
 _PREFIX = "codec."
 

@@ -25,13 +25,13 @@ from torch import Tensor
 from sfumato.data import Batch, Schema
 from sfumato.data.sources import Array
 from sfumato.errors import BadInput
-from sfumato.features import encoding_of
-from sfumato.features.products import row_product
 from sfumato.methods.base import PrivateMethod, Workspace, png_of
 from sfumato.methods.descent import TrainingState, descend
 from sfumato.methods.explanations import FilterBank
 from sfumato.methods.registry import register
 from sfumato.privacy import Charge, OuterMap, Plan, PrivateData, balanced, enforced_bound
+from sfumato.public.products import row_product
+from sfumato.public.tabular import encoding_of
 
 _LABEL = "gradients"
 _FAST, _SLOW = 0.9, 0.999  # Adam's two memories

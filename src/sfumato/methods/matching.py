@@ -18,9 +18,9 @@ from torch import Tensor, nn
 
 from sfumato.data import Schema
 from sfumato.errors import BadInput
-from sfumato.features.tabular import Encoding, encoding_of
 from sfumato.generators import ClassedGenerator, ConvGenerator, DenseGenerator, Training, train
 from sfumato.methods.base import Synthesizer, Workspace
+from sfumato.public.tabular import Encoding, encoding_of
 
 NETWORKS = ("auto", "conv", "classed", "dense")
 _AT_ONCE = 1000

@@ -21,22 +21,9 @@ import torch
 from torch import Tensor, nn
 
 from sfumato.data import Schema
-from sfumato.embedding import CountedByClass, MeanEmbedding
 from sfumato.errors import BadInput
-from sfumato.features.perceptual import (
-    Encoder,
-    FeatureFacts,
-    PerceptualFeatures,
-    clouds,
-    make_encoder,
-    public_basis,
-    public_centre,
-    public_rows,
-    random_basis,
-    trained_on,
-    weighed_axes,
-)
 from sfumato.generators import ClassedGenerator, ConvGenerator, Training, train
+from sfumato.generators.embedding import CountedByClass, MeanEmbedding
 from sfumato.generators.resnet import ResNetGenerator
 from sfumato.methods.base import Workspace
 from sfumato.methods.discriminant import Discriminant
@@ -51,6 +38,19 @@ from sfumato.methods.private_encoder import (
 )
 from sfumato.methods.registry import register
 from sfumato.privacy import Charge, Plan, PrivateData, charge_of
+from sfumato.public.perceptual import (
+    Encoder,
+    FeatureFacts,
+    PerceptualFeatures,
+    clouds,
+    make_encoder,
+    public_basis,
+    public_centre,
+    public_rows,
+    random_basis,
+    trained_on,
+    weighed_axes,
+)
 
 _LABEL, _SHARED, _STOPPING = "perceptual embedding", "shared layers", "early stopping"
 _PUBLIC_RECORDS = 2000  # for a centre and a radius; a basis takes at least twice its size

@@ -18,14 +18,14 @@ from scipy.optimize import minimize_scalar
 from torch import Tensor, nn
 
 from sfumato.data import Batch, Schema
-from sfumato.embedding import CountedByClass, MeanEmbedding
 from sfumato.errors import BadInput
-from sfumato.features import FourierFeatures, HeterogeneousFourier
-from sfumato.features.tabular import Encoding
+from sfumato.generators.embedding import CountedByClass, MeanEmbedding
 from sfumato.methods.base import Workspace
 from sfumato.methods.matching import Matched, apportion, by_class
 from sfumato.methods.registry import register
 from sfumato.privacy import Budget, FeatureMap, Plan, PrivateData, calibrate, charge_of
+from sfumato.public.fourier import FourierFeatures
+from sfumato.public.tabular import Encoding, HeterogeneousFourier
 
 __all__ = ["Merf", "apportion", "error_bound", "suggest_features"]
 

@@ -6,7 +6,7 @@ private image generation quality", §3.1).
     3.  μ = Σv / n,  S = Σvvᵀ / n − μμᵀ                      shrunk, and repaired to a covariance          (free)
     4.  v ~ N(μ, S),  x = codec.decode(v)                   as many pictures as one likes                 (free)
 
-Private: the records, in step 2 only. Public: the codec (`sfumato.codecs`), the Schema, the weights of the parts.
+Private: the records, in step 2 only. Public: the codec (`sfumato.public`), the Schema, the weights of the parts.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import math
 import torch
 from torch import Tensor
 
-from sfumato.codecs import Codec, EncodedFeatures, Facts
 from sfumato.data import Batch, Schema
 from sfumato.errors import BadInput
 from sfumato.methods.base import Workspace
@@ -24,6 +23,7 @@ from sfumato.methods.latent import LatentSynthesizer
 from sfumato.methods.merf import apportion
 from sfumato.methods.registry import register
 from sfumato.privacy import FeatureMap, OuterMap, Plan, PrivateData, Release, charge_of
+from sfumato.public.codec import Codec, EncodedFeatures, Facts
 
 _LABEL = "feature moments"
 COVARIANCES = ("diagonal", "full", "low-rank")

@@ -24,11 +24,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from sfumato.codecs import CodecSpace
 from sfumato.data import Schema
 from sfumato.errors import BadInput
-from sfumato.features.remembered import RememberingSpace
-from sfumato.features.spaces import Space, space_of
 from sfumato.generators.mixture import GaussianMixture, RangeFit
 from sfumato.methods.base import Workspace
 from sfumato.methods.estimation import Capacity, Estimation, all_shares, releases
@@ -37,6 +34,9 @@ from sfumato.methods.merf import apportion
 from sfumato.methods.refinement import STEPS, Selection, charge_for, refinable
 from sfumato.methods.registry import register
 from sfumato.privacy import Plan, PrivateData, charge_of
+from sfumato.public.remembered import RememberingSpace
+from sfumato.public.space import CodecSpace
+from sfumato.public.spaces import Space, space_of
 
 _REFINEMENT = 1 / 3  # of the squared noise budget beside the others' 1: a quarter of the whole
 _CHUNK = 4000  # records drawn at a time

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from sfumato.embedding import MeanEmbedding
-from sfumato.features.perceptual import Encoder, PerceptualFeatures
+from sfumato.generators.embedding import MeanEmbedding
 from sfumato.methods.matching import by_class
+from sfumato.public.perceptual import Encoder, PerceptualFeatures
 
 STOP_CHECKS, STOP_RECORDS = 20, 1000
 FINAL_SEED = 20_230_801

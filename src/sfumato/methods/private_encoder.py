@@ -16,7 +16,6 @@ from torch.nn import functional
 
 from sfumato.data import Schema
 from sfumato.errors import BadInput
-from sfumato.features.perceptual import AnchoredEncoder, Encoder, NetworkEncoder
 from sfumato.methods.base import Workspace
 from sfumato.methods.descent import TrainingState, descend
 from sfumato.privacy import (
@@ -26,6 +25,7 @@ from sfumato.privacy import (
     enforced_gradient_bound,
 )
 from sfumato.privacy.gradients import records
+from sfumato.public.perceptual import AnchoredEncoder, Encoder, NetworkEncoder
 
 PRIVATE = "private"
 LABEL = "private encoder"

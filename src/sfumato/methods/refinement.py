@@ -24,10 +24,10 @@ import torch
 from torch import Tensor
 
 from sfumato.data import Batch, Schema
-from sfumato.features.products import row_product
-from sfumato.features.remembered import Remembered
-from sfumato.features.scattering import Scattering
 from sfumato.privacy import Charge, OuterMap, PrivateData, Step, balanced, enforced_bound
+from sfumato.public.products import row_product
+from sfumato.public.remembered import Remembered
+from sfumato.public.scattering import Scattering
 
 STEPS = 60
 WIDTH = 400  # whitened features

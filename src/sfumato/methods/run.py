@@ -21,10 +21,10 @@ from pathlib import Path
 from typing import Any
 
 from sfumato.errors import BadInput, CorruptArtifact, RunConflict, SfumatoError
+from sfumato.files import as_path, atomic_folder, atomic_path, read_json, sha256_of
 from sfumato.privacy import Budget, Plan, PrivacyStatement, Release, epsilon_of
 from sfumato.privacy.claim import LOCK
 from sfumato.privacy.store import STORE, Answer, Question, RunStore, SavedStore, charge_from
-from sfumato.storage import as_path, atomic_folder, atomic_path, read_json, sha256_of
 
 GENERATOR = "generator.safetensors"
 SAMPLES = "samples.png"

@@ -13,7 +13,7 @@ import os
 from pathlib import Path
 
 from sfumato.errors import BadInput, OutOfResources, RunConflict, out_of_resources
-from sfumato.storage import make_folder, sweep
+from sfumato.files import make_folder, sweep
 
 LOCK = "run.lock"
 _NETWORKS = ("nfs", "nfs4", "cifs", "smb3", "smbfs", "fuse.sshfs", "afs", "ceph", "glusterfs")

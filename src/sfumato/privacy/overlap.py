@@ -32,7 +32,7 @@ import torch
 
 from sfumato.data import Batch, Dataset
 from sfumato.errors import BadInput, CorruptArtifact
-from sfumato.storage import cache_folder, sha256_of
+from sfumato.files import cache_folder, sha256_of
 
 _SIZE = 16  # bytes: two of 10⁹ rows agree by chance with a probability below 10⁻²⁰
 _ROWS_AT_ONCE = 1024

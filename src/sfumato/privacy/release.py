@@ -15,8 +15,8 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from sfumato.errors import BadInput, CorruptArtifact
+from sfumato.files import check_file
 from sfumato.privacy.accounting import Charge
-from sfumato.storage import check_file
 
 
 @dataclass(frozen=True, kw_only=True)

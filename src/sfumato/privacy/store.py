@@ -46,10 +46,10 @@ from sfumato.errors import (
     RunConflict,
     out_of_resources,
 )
+from sfumato.files import atomic_path, sync_folder
 from sfumato.privacy.accounting import Charge, Plan
 from sfumato.privacy.claim import Claim
 from sfumato.privacy.release import Release
-from sfumato.storage import atomic_path, sync_folder
 
 STORE = "run.sqlite"
 FORMAT = 2

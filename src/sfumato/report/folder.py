@@ -13,8 +13,8 @@ from typing import Any, TypeGuard
 
 from sfumato.data import Schema
 from sfumato.errors import BadInput, CorruptArtifact
+from sfumato.files import read_json
 from sfumato.methods import SavedRun
-from sfumato.storage import read_json
 
 _REMEDY = "restore the file or make the run again"
 

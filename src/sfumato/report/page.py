@@ -27,9 +27,10 @@ from sfumato.data import Dataset, Schema
 from sfumato.errors import BadInput
 from sfumato.evaluation import default_metrics
 from sfumato.evaluation.titles import badge_of, family_of, title_of
+from sfumato.files import write_json, write_text
 from sfumato.methods import MethodInfo, list_methods, load
-from sfumato.networks import list_networks
 from sfumato.privacy.statement import told_epsilon_k
+from sfumato.public.weights import list_networks
 from sfumato.published import BADGE
 from sfumato.report.folder import RunFacts, read_run
 from sfumato.report.pictures import Plot, Point, SampleRow, curve, epsilon_plot, sample_rows
@@ -45,7 +46,6 @@ from sfumato.report.wording import (
     plain,
     power,
 )
-from sfumato.storage import write_json, write_text
 
 _SEED = 0
 _MOST_CLASSES = 40

@@ -13,10 +13,10 @@ from typing import Any
 
 from sfumato.errors import BadInput, CorruptArtifact
 from sfumato.evaluation.titles import family_of, title_of
+from sfumato.files import read_json
 from sfumato.report.folder import RunFacts, read_run
 from sfumato.report.pictures import Plot, Point, epsilon_plot
 from sfumato.report.wording import bound, power
-from sfumato.storage import read_json
 
 
 @dataclass(frozen=True)

@@ -69,7 +69,7 @@ def _child(words: list[str], told: Path, marks: Path | None, ready: int | None =
         os.dup2(handle, 2)
         if marks is not None:
             _note_answers(marks)
-        from sfumato.cli import app
+        from sfumato.cli.main import app
 
         app.main(words)
     except SystemExit as error:
@@ -132,8 +132,8 @@ def _traced(words: list[str], told: Path, trace: Path, marks: Path | None, *opti
 
 def _warm(fit: str, place: Path) -> None:
     """One fit in this process, so that its children find everything imported."""
-    from sfumato.cli import app
-    from sfumato.verify import verify
+    from sfumato.cli.main import app
+    from sfumato.report.verify import verify
 
     with contextlib.suppress(SystemExit), contextlib.redirect_stdout(io.StringIO()):
         app.main(command(fit, place / "warm"))
@@ -198,7 +198,7 @@ def strays(run: Path) -> list[str]:
 
 def faults_after(run: Path) -> list[str]:
     """What is wrong with a finished run, by its own account."""
-    from sfumato.verify import verify
+    from sfumato.report.verify import verify
 
     return [c.sentence for c in verify(run).checks if not c.passed]
 
@@ -564,9 +564,9 @@ def main(arguments: list[str] | None = None) -> int:
     # Imported before the first fork, so that children start at once.
     import torch
 
-    import sfumato.cli
+    import sfumato.cli.main
     import sfumato.methods
-    import sfumato.verify  # noqa: F401
+    import sfumato.report.verify  # noqa: F401
 
     torch.set_num_threads(1)
     total: dict[str, dict[str, int]] = {}

@@ -46,17 +46,14 @@ SHOWN = 10  # offending calls in the report
 
 # Imported before the first fork, for speed; what does not exist is left out.
 WARM = (
-    "sfumato.cli",
+    "sfumato.cli.main",
     "sfumato.methods",
     "sfumato.classifier",
     "sfumato.evaluation",
     "sfumato.report",
     "sfumato.comparison",
     "sfumato.public",
-    "sfumato.pretrain",
-    "sfumato.codecs",
-    "sfumato.features",
-    "sfumato.networks",
+    "sfumato.public.pretraining",
     "sfumato.data",
     "sfumato.privacy",
     "sfumato.testing.corrupt",
@@ -338,7 +335,7 @@ def make_call(number: int, seed: int) -> Call:
 
 
 def _commands() -> dict[str, click.Command]:
-    from sfumato.cli import app
+    from sfumato.cli.main import app
 
     found: dict[str, click.Command] = {}
 
@@ -625,7 +622,7 @@ def _try_evaluate(ground: Ground, metrics: Any, preset: Any, seed: Any) -> None:
 
 
 def _try_files(ground: Ground, path: Any) -> None:
-    from sfumato import storage
+    from sfumato import files as storage
 
     if isinstance(path, str):
         place = Path(ground.of(path))
@@ -980,7 +977,7 @@ def perform(call: Call, home: Path, scratch: Path, seed: int) -> int:
         if call.function:
             PYTHON[call.function](ground, *call.arguments)
             return 0
-        from sfumato import cli
+        from sfumato.cli import main as cli
 
         explain = cli._explain
 

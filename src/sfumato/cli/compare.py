@@ -1,0 +1,74 @@
+"""`sfumato compare`: methods × ε × seeds on one data set, from a small TOML file.
+
+The table goes to standard output, progress and failures to standard error. Torch is imported when the command runs.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from sfumato.cli.printing import print_json, print_table
+
+
+@click.command("compare")
+@click.argument("file", metavar="FILE.toml", type=click.Path(path_type=Path, dir_okay=False))
+@click.option(
+    "--out",
+    required=True,
+    metavar="FOLDER",
+    type=click.Path(path_type=Path),
+    help="Where the comparison is written and its finished cells are kept.",
+)
+@click.option(
+    "--jobs",
+    type=click.IntRange(1),
+    show_default="one a core",
+    help="Processes at a time, at most one a core; each needs the memory of a fit.",
+)
+@click.option("--quiet", "-q", is_flag=True, help="No progress; only results, warnings, errors.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+@click.option("--debug", is_flag=True, hidden=True, expose_value=False)
+@click.pass_context
+def compare(
+    context: click.Context, file: Path, out: Path, jobs: int | None, quiet: bool, as_json: bool
+) -> None:
+    """Compare methods over ε and seeds on one data set, beside published numbers.
+
+    FILE.toml names the data, epsilons, delta and methods; its other keys have defaults: neighbours = "zero-out",
+    seeds = [0], samples = 60000, keep = 1.0, preset = "quick". Type the same command again to go on with an interrupted
+    comparison: finished cells are kept. FOLDER gets comparison.md, .csv, .json, .html and curve.png. The
+    numbers are computed on real data and not covered by ε.
+
+    \b
+    A file for it:
+      data = "digits"
+      epsilons = [1.0, 10.0]
+      delta = 1e-5
+      samples = 2000
+      metrics = ["accuracy.logreg"]
+      [methods.merf]
+      steps = 300
+
+    \b
+    Example:
+      sfumato compare examples/compare.toml --out runs/comparison
+    """
+    from sfumato import comparison
+    from sfumato.progress import ConsoleProgress, Progress
+
+    config = comparison.read_config(file)
+    progress = Progress() if quiet else ConsoleProgress()
+    outcome = comparison.compare(config, out, jobs=jobs, progress=progress)
+    if as_json:
+        print_json(outcome.to_json())
+    else:
+        print_table(comparison.COLUMNS, comparison.table(outcome.rows))
+        for remark in comparison.remarks(outcome):
+            click.echo(remark)
+        click.echo(f"Written to {out / 'comparison.html'} (also .md, .csv, .json and curve.png).")
+    for failure in outcome.failures:
+        click.echo(f"Error: {comparison.failure_sentence(failure)}", err=True)
+    if outcome.failures:
+        context.exit(int(outcome.failures[0]["exit_code"]))

@@ -1,0 +1,431 @@
+"""`sfumato methods · plan · fit · sample`: from the list of methods to synthetic records.
+
+A plan is made from public facts alone; a fit reads private rows through the wall only; a sample costs nothing.
+"""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from click.core import ParameterSource
+
+from sfumato.cli.options import (
+    as_plain,
+    budget_of,
+    budget_options,
+    check_run_folder,
+    data_option,
+    debug_option,
+    facts_options,
+    fit_budget_options,
+    fit_data_option,
+    json_option,
+    load_data,
+    parse_facts,
+    parse_settings,
+    progress_for,
+    quiet_option,
+    run_config,
+    seed_option,
+    set_option,
+    synthesizer_of,
+    warn_large_delta,
+)
+from sfumato.cli.printing import print_json, print_table
+from sfumato.errors import BadInput, RunConflict
+
+if TYPE_CHECKING:
+    from sfumato.data import Dataset, Schema
+    from sfumato.methods import PrivateMethod
+    from sfumato.progress import Progress
+
+FILE_FORMATS = (".npz", ".csv", ".parquet")
+# A folder may be called anything, but these endings show that a file was meant.
+NOT_FORMATS = (".npy", ".png", ".jpg", ".jpeg", ".zip", ".gz", ".json", ".pt", ".pth", ".h5")
+
+
+@click.command()
+@click.argument("name", required=False)
+@json_option
+@debug_option
+def methods(name: str | None, as_json: bool) -> None:
+    """List the methods, or show the settings of the one called NAME.
+
+    \b
+    Example:
+      sfumato methods
+      sfumato methods merf
+      sfumato methods --json
+    """
+    from sfumato.methods import get_method, list_methods
+
+    if name is None:
+        infos = list_methods()
+        if as_json:
+            print_json(as_plain(infos))
+            return
+        print_table(
+            ("Method", "Paper", "Data", "Makes", "Public data", "Sound?", "What it does"),
+            [
+                (
+                    info.name,
+                    info.paper,
+                    ", ".join(info.kinds),
+                    info.makes,
+                    info.public,
+                    "yes" if info.sound else "NO",
+                    info.summary,
+                )
+                for info in infos
+            ],
+        )
+        click.echo("Type sfumato methods NAME to see the settings of one of them.")
+        return
+    method = get_method(name)
+    info = method.info
+    parameters = method.parameters()
+    if as_json:
+        print_json({**as_plain(info), "parameters": as_plain(parameters)})
+        return
+    click.echo(f"{info.name}: {info.title}")
+    click.echo(f"Paper: {info.paper}")
+    click.echo(
+        f"Data: {', '.join(info.kinds)}; makes: {info.makes}; public data (--public): {info.public}; "
+        f"{'sound' if info.sound else 'UNSOUND: its guarantee does not hold as the paper states it'}."
+    )
+    click.echo(info.summary)
+    print_table(
+        ("Setting (--set)", "Type", "Default", "Meaning"),
+        [
+            (p.name, p.type, "auto" if p.default is None else str(p.default), p.help)
+            for p in parameters
+        ],
+    )
+
+
+@click.command()
+@click.argument("method")
+@data_option
+@budget_options
+@set_option
+@facts_options
+@json_option
+@debug_option
+def plan(
+    method: str,
+    spec: str,
+    epsilon: float,
+    delta: float,
+    neighbours: str,
+    settings: tuple[str, ...],
+    as_json: bool,
+    **facts: Any,
+) -> None:
+    """Show what METHOD would release and how much noise the budget asks for; no row is read.
+
+    \b
+    Example:
+      sfumato plan merf --data fashion-mnist:train --epsilon 1 --delta 1e-5
+      sfumato plan merf --data digits:train --epsilon 2 --delta 1e-5 --neighbours replace-one --json
+    """
+    from sfumato.data import schema_of
+
+    budget = budget_of(epsilon, delta, neighbours)
+    synthesizer = synthesizer_of(method, parse_settings(settings))
+    schema, size = schema_of(spec, **parse_facts(**facts))
+    warn_large_delta(budget, size)
+    noise_multiplier, statement = synthesizer.promise(schema, budget)
+    charges, spent, under = statement.charges, statement.epsilon, statement.epsilon_under()
+    if as_json:
+        kept = ("epsilon", "delta", "neighbours", "unit", "budget", "releases", "epsilon_under")
+        promised = statement.to_json()
+        print_json(
+            {
+                "method": method,
+                "data": spec,
+                "noise_multiplier": noise_multiplier,
+                **{key: promised[key] for key in kept},
+                **({} if statement.sound else {k: promised[k] for k in ("sound", "claimed")}),
+            }
+        )
+        return
+    click.echo(
+        f"{method} on {spec} would spend ε = {spent:.4g} at δ = {budget.delta:g} "
+        f"under {budget.neighbours.value}, where {budget.neighbours.meaning}, on:"
+    )
+    print_table(
+        (
+            "Release",
+            "Numbers",
+            "Bound",
+            "Sensitivity",
+            "Noise std",
+            "Noise ÷ bound",
+            "Rate",
+            "Steps",
+        ),
+        [
+            (
+                c.label,
+                f"{c.dimension:,}",
+                f"{c.bound:.4g}",
+                f"{c.sensitivity(budget.neighbours):.4g}",
+                f"{c.noise_std:.5g}",
+                f"{c.noise_multiplier:.5g}",
+                f"{c.rate:.4g}",
+                f"{c.steps:,}",
+            )
+            for c in charges
+        ],
+    )
+    others = ", ".join(f"{v:.4g} ({k})" for k, v in under.items() if k != budget.neighbours.value)
+    if others:
+        click.echo(f"The same noise read under other relations: ε = {others}.")
+    if not statement.sound:
+        click.echo(click.wrap_text(statement.paragraph(), width=100))
+    click.echo("No row was read.")
+
+
+@click.command()
+@click.argument("method")
+@fit_data_option
+@fit_budget_options
+@click.option(
+    "--out",
+    required=True,
+    metavar="RUN",
+    type=click.Path(path_type=Path),
+    help="The run folder to make.",
+)
+@click.option(
+    "--public",
+    "public_spec",
+    metavar="NAME|PATH",
+    help="Public data for a method that uses some (sfumato methods says which); a folder is resized to the private data.",
+)
+@click.option(
+    "--from-release",
+    "earlier",
+    metavar="RUN",
+    type=click.Path(path_type=Path),
+    help="Train again from what this finished run released, in place of --data and a budget; nothing is spent.",
+)
+@seed_option
+@set_option
+@click.option(
+    "--resume", is_flag=True, help="Go on with an unfinished run; nothing is spent twice."
+)
+@click.option("--allow-empty", is_flag=True, help="Go on though a class has no record.")
+@facts_options
+@quiet_option
+@json_option
+@debug_option
+@click.pass_context
+def fit(
+    context: click.Context,
+    /,
+    method: str,
+    spec: str | None,
+    epsilon: float | None,
+    delta: float | None,
+    neighbours: str,
+    out: Path,
+    public_spec: str | None,
+    earlier: Path | None,
+    seed: int,
+    settings: tuple[str, ...],
+    resume: bool,
+    allow_empty: bool,
+    quiet: bool,
+    as_json: bool,
+    **facts: Any,
+) -> None:
+    """Make a private generator with METHOD and keep it, with its privacy statement, in the folder RUN.
+
+    \b
+    Example:
+      sfumato fit merf --data fashion-mnist:train --epsilon 1 --delta 1e-5 --out runs/first
+      sfumato fit merf --data digits:train --epsilon 2 --delta 1e-5 --out runs/digits --set steps=500
+      sfumato fit merf --data photos/ --image-size 32 --channels 3 --epsilon 4 --delta 1e-6 --out runs/photos
+      sfumato fit merf --from-release runs/first --set steps=6000 --out runs/longer
+    """
+    progress = progress_for(quiet)
+    given = parse_settings(settings)
+    if earlier is not None:
+        _refuse_with_release(context)
+        chosen_seed = seed if _was_given(context, "seed") else None
+        synthesizer = _trained_again(
+            method, earlier, given, chosen_seed, public_spec, out, resume, progress
+        )
+        made = f"{method}, trained again from what {earlier} released; no private row was read and nothing was spent"
+        spec = str(run_config(earlier)["data"]["name"])
+    else:
+        if spec is None or epsilon is None or delta is None:
+            missing = {"--data": spec, "--epsilon": epsilon, "--delta": delta}
+            first = next(option for option, value in missing.items() if value is None)
+            raise BadInput(
+                f"{first} is missing and has no default; give it, or train again from a finished run by --from-release RUN."
+            )
+        budget = budget_of(epsilon, delta, neighbours)
+        synthesizer = synthesizer_of(method, given, seed)
+        resume = check_run_folder(out, resume)
+        data = load_data(spec, progress, **parse_facts(**facts))
+        public = _public(public_spec, data.schema, progress)
+        if budget.neighbours.size_is_public:
+            warn_large_delta(budget, len(data))
+        synthesizer.fit(
+            data,
+            budget,
+            public=public,
+            out=out,
+            resume=resume,
+            allow_empty=allow_empty,
+            progress=progress,
+        )
+        made = f"{method} from {spec}"
+    statement = synthesizer.statement_
+    if as_json:
+        print_json({"run": str(out), "statement": as_plain(statement)})
+        return
+    if quiet:
+        click.echo(out)
+        return
+    product = "classifier" if synthesizer.info.makes == "classifier" else "generator"
+    click.echo(f"Made {out}: a {product} by {made}.")
+    click.echo(click.wrap_text(statement.paragraph(), width=100))
+    real = spec.removesuffix(":train") + ":test" if spec.endswith(":train") else "REAL"
+    run = shlex.quote(str(out))
+    click.echo("Next:")
+    if product == "generator":
+        click.echo(f"  sfumato sample {run} -n 10000 --out synthetic.npz")
+        click.echo(f"  sfumato evaluate {run} --real {real}")
+    else:
+        click.echo(f"  sfumato explain {run} --data {real} --out why.html")
+    click.echo(f"  sfumato report {run}")
+    click.echo(f"  sfumato verify {run}")
+
+
+def _public(spec: str | None, like: Schema, progress: Progress) -> Dataset | None:
+    from sfumato.public.loading import load_public
+
+    return None if spec is None else load_public(spec, like, progress)
+
+
+# What an earlier run has settled already: its data, their public facts, and the budget.
+_SETTLED = (
+    "spec",
+    "epsilon",
+    "delta",
+    "neighbours",
+    "image_size",
+    "channels",
+    "classes",
+    "bits",
+    "value_range",
+)
+
+
+def _was_given(context: click.Context, name: str) -> bool:
+    return context.get_parameter_source(name) is not ParameterSource.DEFAULT
+
+
+def _refuse_with_release(context: click.Context) -> None:
+    for name in (*_SETTLED, "schema_file"):
+        if _was_given(context, name):
+            option = next(p.opts[0] for p in context.command.params if p.name == name)
+            raise BadInput(
+                f"{option} has no place beside --from-release: data and budget are those of the earlier run; leave it out."
+            )
+
+
+def _trained_again(
+    method: str,
+    earlier: Path,
+    given: dict[str, str],
+    seed: int | None,
+    public_spec: str | None,
+    out: Path,
+    resume: bool,
+    progress: Progress,
+) -> PrivateMethod:
+    """`refit` with the earlier run's settings, but for those given."""
+    from sfumato.data import Schema
+    from sfumato.methods import SavedRun, get_method
+
+    cls = get_method(method)
+    saved = SavedRun(earlier)
+    config = saved.config
+    saved.close()
+    if config["method"] != cls.info.name:
+        raise BadInput(
+            f"{earlier} is a run of {config['method']}, not of {cls.info.name}; type sfumato fit {config['method']}."
+        )
+    if seed is not None:
+        given = {"seed": str(seed), **given}
+    synthesizer = cls.from_settings(given, **config["settings"])
+    resume = check_run_folder(out, resume)
+    public = _public(public_spec, Schema.from_json(config["schema"]), progress)
+    return synthesizer.refit(earlier, public=public, out=out, resume=resume, progress=progress)
+
+
+@click.command()
+@click.argument("run", type=click.Path(path_type=Path))
+@click.option(
+    "-n", "--number", "n", type=click.IntRange(1), required=True, help="How many records to make."
+)
+@click.option(
+    "--out",
+    required=True,
+    metavar="PATH",
+    type=click.Path(path_type=Path),
+    help="A .npz, .csv or .parquet file, or a folder of images.",
+)
+@seed_option
+@click.option(
+    "--keep",
+    type=float,
+    default=1.0,
+    show_default=True,
+    metavar="SHARE",
+    help="Of the labelled images that are drawn, keep this share: those that look most like their class. "
+    "Meant for a generator's slips; try 0.75.",
+)
+@click.option("--overwrite", is_flag=True, help="Replace the file PATH if it exists.")
+@quiet_option
+@debug_option
+def sample(
+    run: Path, n: int, out: Path, seed: int, keep: float, overwrite: bool, quiet: bool
+) -> None:
+    """Draw synthetic records from a finished RUN; this spends nothing, however many are drawn.
+
+    \b
+    Example:
+      sfumato sample runs/first -n 60000 --out synthetic.npz
+      sfumato sample runs/first -n 1000 --out pictures/ --seed 1
+      sfumato sample runs/first -n 1000 --out synthetic.parquet --overwrite
+      sfumato sample runs/first -n 60000 --out clean.npz --keep 0.75
+    """
+    from sfumato.methods import load
+
+    _check_sample_path(out, overwrite)
+    synthesizer = load(run)
+    with progress_for(quiet).stage(f"Sampling {n:,} records", n) as stage:
+        synthetic = synthesizer.sample(n, seed=seed, keep=keep)
+        stage.advance(n)
+    synthetic.save(out)
+    click.echo(out if quiet else f"Made {out}: {n:,} synthetic records from {run} (seed {seed}).")
+
+
+def _check_sample_path(out: Path, overwrite: bool) -> None:
+    if out.suffix.lower() in NOT_FORMATS:
+        raise BadInput(
+            f"Cannot write {out.suffix} files; end --out with {', '.join(FILE_FORMATS)}, or name a folder."
+        )
+    if out.is_dir():
+        if out.suffix.lower() in FILE_FORMATS or any(out.iterdir()):
+            raise RunConflict(f"{out} is a folder that already exists; give --out another name.")
+    elif out.exists() and not overwrite:
+        raise RunConflict(f"{out} already exists; give --out another name, or add --overwrite.")

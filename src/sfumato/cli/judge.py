@@ -1,0 +1,248 @@
+"""`sfumato evaluate · report`: how useful the synthetic records are, and the page that says so.
+
+A metric is computed from real records and NOT covered by ε; it says which ones. Everything else on the page is public.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from sfumato import published
+from sfumato.cli.options import (
+    debug_option,
+    facts_options,
+    is_run,
+    json_option,
+    load_stated,
+    parse_facts,
+    progress_for,
+    quiet_option,
+    run_config,
+    seed_option,
+)
+from sfumato.cli.printing import print_json, print_table, say
+from sfumato.errors import BadInput
+from sfumato.files import write_json
+
+if TYPE_CHECKING:
+    from sfumato.progress import Progress
+
+DEFAULT_SAMPLE = 60_000
+
+_show_real_option = click.option(
+    "--show-real",
+    metavar="NAME|PATH",
+    help="Real test or public images to put beside the samples on the report page, which then PUBLISHES them; "
+    "ε does not cover that.",
+)
+
+
+@click.command()
+@click.argument("target", metavar="RUN|PATH")
+@click.option(
+    "--real",
+    required=True,
+    metavar="NAME|PATH",
+    help="Real records to judge with (fashion-mnist:test).",
+)
+@click.option(
+    "-n",
+    "--number",
+    "n",
+    type=click.IntRange(1),
+    help=f"Records to draw from a RUN.  [default: the size of its data, else {DEFAULT_SAMPLE}]",
+)
+@click.option(
+    "--preset",
+    type=click.Choice(("quick", "paper", "full")),
+    help="A set of metrics: three classifiers, those of the papers, or all.  [default: quick]",
+)
+@click.option(
+    "--metrics",
+    metavar="NAME,…",
+    help="Metrics by name or family (accuracy.cnn,fid,prd), with those of --preset if both are given.",
+)
+@click.option(
+    "--train",
+    metavar="NAME|PATH",
+    help="The real records the method was fitted on, for the metrics that look for copies of them.",
+)
+@_show_real_option
+@seed_option
+@facts_options
+@quiet_option
+@json_option
+@debug_option
+def evaluate(
+    target: str,
+    real: str,
+    n: int | None,
+    preset: str | None,
+    metrics: str | None,
+    train: str | None,
+    show_real: str | None,
+    seed: int,
+    quiet: bool,
+    as_json: bool,
+    **facts: Any,
+) -> None:
+    """Measure how useful synthetic records are: train classifiers on them, test on REAL ones.
+
+    The numbers come from real records and are not covered by ε. For a RUN they are also kept in its
+    metrics.json, where `sfumato report` finds them; with --show-real the report is written at once.
+    docs/evaluation.md lists the metrics.
+
+    \b
+    Example:
+      sfumato evaluate runs/first --real fashion-mnist:test
+      sfumato evaluate runs/first --real fashion-mnist:test --metrics accuracy.cnn,fid
+      sfumato evaluate synthetic.npz --real fashion-mnist:test --classes 10 --json
+    """
+    wanted = {
+        "preset": preset,
+        "metrics": [m.strip() for m in metrics.split(",") if m.strip()] if metrics else None,
+    }
+    run = Path(target) if is_run(Path(target)) else None
+    if show_real is not None and run is None:
+        raise BadInput(
+            "--show-real goes on the page of a run, and this is a file of records; give a run folder or leave it out."
+        )
+    progress = progress_for(quiet)
+    result = judge(target, real, n, seed, progress, parse_facts(**facts), train, wanted)
+    page = None if run is None or show_real is None else write_page(run, show_real, progress)
+    if as_json:
+        print_json(result)
+        return
+    print_table(
+        ("Metric", "Value", "95 % interval", "From"),
+        [
+            (
+                metric["name"],
+                f"{metric['value']:.4f}",
+                "–"
+                if metric["low"] == metric["high"]
+                else f"{metric['low']:.4f} – {metric['high']:.4f}",
+                metric["source"],
+            )
+            for metric in result["metrics"]
+        ],
+    )
+    click.echo(f"{result['metrics_are'].capitalize()}, unless it says “synthetic data only”.")
+    if run is not None and not quiet:
+        following = page or f"Next: sfumato report {shlex.quote(target)}"
+        click.echo(f"Kept in {run / 'metrics.json'}. {following}")
+
+
+@click.command()
+@click.argument("run", type=click.Path(path_type=Path))
+@click.option(
+    "--with",
+    "beside",
+    multiple=True,
+    metavar="RUN",
+    type=click.Path(path_type=Path),
+    help="Another run, or the folder of a comparison, to plot beside this one: accuracy against ε; repeat for more.",
+)
+@_show_real_option
+@quiet_option
+@json_option
+@debug_option
+def report(
+    run: Path, beside: tuple[Path, ...], show_real: str | None, quiet: bool, as_json: bool
+) -> None:
+    """Write RUN/report.html (one page that needs no network), report.md and report.json.
+
+    \b
+    Example:
+      sfumato report runs/first
+      sfumato report runs/first --with runs/second --with runs/comparison
+      sfumato report runs/first --show-real fashion-mnist:test
+    """
+    page = write_page(run, show_real, progress_for(quiet), beside)
+    if as_json:
+        print_json(
+            {
+                "html": str(page),
+                "md": str(page.with_suffix(".md")),
+                "json": str(page.with_suffix(".json")),
+            }
+        )
+    else:
+        click.echo(page)
+
+
+def judge(
+    target: str,
+    real_spec: str,
+    n: int | None,
+    seed: int,
+    progress: Progress,
+    facts: dict[str, Any],
+    train_spec: str | None = None,
+    wanted: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """The content of metrics.json for a run, which keeps it, or for a data path."""
+    from sfumato.evaluation import evaluate
+    from sfumato.methods import load
+
+    run = Path(target) if is_run(Path(target)) else None
+    size = None
+    if run is None:
+        real = load_stated(real_spec, progress, facts, None)
+        synthetic = load_stated(target, progress, facts, real.schema)
+    else:
+        synthesizer = load(run)
+        size = run_config(run)["data"].get("size")  # none under add-remove, where it is private
+        n = n or size or DEFAULT_SAMPLE
+        with progress.stage(f"Sampling {n:,} records", n) as stage:
+            synthetic = synthesizer.sample(n, seed=seed)
+            stage.advance(n)
+        real = load_stated(real_spec, progress, facts, synthetic.schema)
+    train = (
+        None if train_spec is None else load_stated(train_spec, progress, facts, synthetic.schema)
+    )
+    result = evaluate(
+        synthetic,
+        real,
+        train=train,
+        size_is_public=size is not None,
+        seed=seed,
+        progress=progress,
+        **(wanted or {}),
+    ).to_json()
+    if run is not None:
+        published.check("metrics", result)
+        write_json(run / "metrics.json", result, mode=0o600)
+    return result
+
+
+def write_page(
+    run: Path,
+    show_real: str | None = None,
+    progress: Progress | None = None,
+    beside: Sequence[Path] = (),
+) -> Path:
+    from sfumato.data import Schema
+    from sfumato.methods import SavedRun
+    from sfumato.public.loading import load_public
+    from sfumato.report import write_report
+
+    SavedRun(run).close()
+    for other in beside:
+        if is_run(other):
+            SavedRun(other).close()
+    real = None
+    if show_real is not None:
+        real = load_public(show_real, Schema.from_json(run_config(run)["schema"]), progress)
+    page = write_report(run, real=real, beside=beside)
+    if real is not None:
+        say(
+            f"Warning: {page} now shows real records of {real.name}; whoever gets the page gets them, and ε does not "
+            "cover that."
+        )
+    return page

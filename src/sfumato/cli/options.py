@@ -1,0 +1,270 @@
+"""What several commands share: their options, what those mean, and how data and run folders are opened.
+
+Torch takes seconds to import, so a function imports what it needs when it runs.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from sfumato.cli.printing import say
+from sfumato.errors import BadInput, RunConflict
+
+if TYPE_CHECKING:
+    from sfumato.data import Dataset, Schema
+    from sfumato.methods import PrivateMethod
+    from sfumato.privacy import Budget
+    from sfumato.progress import Progress
+
+NEIGHBOURS = ("zero-out", "add-remove", "replace-one")
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def _stack(*options: Callable[[F], F]) -> Callable[[F], F]:
+    def decorate(command: F) -> F:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return decorate
+
+
+facts_options = _stack(
+    click.option(
+        "--image-size", type=click.IntRange(1), help="Height and width of the images, for a folder."
+    ),
+    click.option(
+        "--channels", type=click.Choice(["1", "3"]), help="1 for gray, 3 for colour, for a folder."
+    ),
+    click.option("--classes", metavar="N|A,B,…", help="Number or names of the classes."),
+    click.option(
+        "--bits",
+        type=click.IntRange(1, 32),
+        help="Bits that the pixels use, where they are not bytes: 12 for most scans.",
+    ),
+    click.option(
+        "--range",
+        "value_range",
+        type=(float, float),
+        metavar="LOW HIGH",
+        help="The stored numbers that stand for black and white, such as 0 1 or -1024 3071.",
+    ),
+    click.option(
+        "--schema",
+        "schema_file",
+        metavar="FILE",
+        type=click.Path(path_type=Path, dir_okay=False),
+        help="JSON file with the public facts (shape, ranges, columns, classes); a table needs one.",
+    ),
+)
+
+
+def _data_option(required: bool) -> Callable[[F], F]:
+    return click.option(
+        "--data",
+        "spec",
+        required=required,
+        metavar="NAME|PATH",
+        help="A named set (fashion-mnist:train) or a path.",
+    )
+
+
+def _budget_options(required: bool) -> Callable[[F], F]:
+    return _stack(
+        click.option(
+            "--epsilon",
+            type=float,
+            required=required,
+            help="Privacy budget ε; there is no default.",
+        ),
+        click.option(
+            "--delta", type=float, required=required, help="Privacy budget δ; there is no default."
+        ),
+        click.option(
+            "--neighbours",
+            type=click.Choice(NEIGHBOURS),
+            default="zero-out",
+            show_default=True,
+            help="How two neighbouring data sets differ.",
+        ),
+    )
+
+
+data_option, budget_options = _data_option(True), _budget_options(True)
+# `fit` may have the data and the budget of an earlier run instead, and says itself what is missing.
+fit_data_option, fit_budget_options = _data_option(False), _budget_options(False)
+set_option = click.option(
+    "--set",
+    "settings",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="A setting of the method; repeat for more. `sfumato methods METHOD` lists them with their defaults.",
+)
+seed_option = click.option(
+    "--seed",
+    type=click.IntRange(0, 2**32 - 1),
+    default=0,
+    show_default=True,
+    help="Public randomness only; the noise never comes from a seed.",
+)
+quiet_option = click.option(
+    "--quiet", "-q", is_flag=True, help="No progress; only results, warnings, errors."
+)
+json_option = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+debug_option = click.option("--debug", is_flag=True, hidden=True, expose_value=False)
+
+
+def progress_for(quiet: bool) -> Progress:
+    from sfumato.progress import ConsoleProgress, Progress
+
+    return Progress() if quiet else ConsoleProgress()
+
+
+def parse_settings(pairs: Sequence[str]) -> dict[str, str]:
+    settings: dict[str, str] = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        key = key.strip().replace("-", "_")
+        if not equals or not key:
+            raise BadInput(f"--set takes KEY=VALUE, not {pair!r}; for example --set steps=500.")
+        if key in settings:
+            raise BadInput(f"--set {key} was given twice; keep one of the two.")
+        settings[key] = value.strip()
+    return settings
+
+
+def parse_facts(
+    image_size: int | None,
+    channels: str | None,
+    classes: str | None,
+    schema_file: Path | None,
+    bits: int | None = None,
+    value_range: tuple[float, float] | None = None,
+) -> dict[str, Any]:
+    """The public facts a caller states about a path, as keyword arguments of `sfumato.load`."""
+    facts: dict[str, Any] = {
+        "image_size": image_size,
+        "channels": None if channels is None else int(channels),
+        "classes": None,
+        "schema": None,
+        "bits": bits,
+        "value_range": value_range,
+    }
+    if classes is not None:
+        text = classes.strip()
+        if text.isascii() and text.isdigit():
+            facts["classes"] = int(text)
+        else:
+            names = [name.strip() for name in text.split(",")]
+            if not all(names):
+                raise BadInput(
+                    f"--classes takes a number or names with commas between them, not {classes!r}; "
+                    "for example --classes 10 or --classes cat,dog."
+                )
+            facts["classes"] = names
+    if schema_file is not None:
+        from sfumato.data.loading import read_schema
+
+        facts["schema"] = read_schema(schema_file)
+    return facts
+
+
+def budget_of(epsilon: float, delta: float, neighbours: str) -> Budget:
+    from sfumato.privacy import Budget, Neighbours
+
+    return Budget(epsilon=epsilon, delta=delta, neighbours=Neighbours(neighbours))
+
+
+def synthesizer_of(
+    name: str, settings: Mapping[str, str], seed: int | None = None
+) -> PrivateMethod:
+    from sfumato.methods import get_method
+
+    method = get_method(name)
+    given = dict(settings)
+    if seed is not None and "seed" not in given:
+        given["seed"] = str(seed)
+    return method.from_settings(given)
+
+
+def warn_large_delta(budget: Budget, size: int | None) -> None:
+    # Under add-remove the number of records is itself private, so not even a warning may depend on it.
+    warning = budget.warning(size) if budget.neighbours.size_is_public else None
+    if warning:
+        say(f"Warning: {warning}")
+
+
+def as_plain(value: Any) -> Any:
+    if hasattr(value, "to_json"):
+        return as_plain(value.to_json())
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {f.name: as_plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {str(k): as_plain(v) for k, v in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [as_plain(v) for v in value]
+    if isinstance(value, str | int | float | bool) or value is None:
+        return value
+    return str(value)
+
+
+def load_data(spec: str | Path, progress: Progress, **facts: Any) -> Dataset:
+    from sfumato.data import load
+
+    return load(spec, progress=progress, **facts)
+
+
+def load_stated(
+    spec: str, progress: Progress, facts: dict[str, Any], known: Schema | None
+) -> Dataset:
+    """Data to compare: a named set knows its facts, a path takes those stated, else those of its counterpart."""
+    from sfumato.data import list_named
+    from sfumato.data.loading import load_like
+
+    if any(spec.partition(":")[0] == entry.name for entry in list_named()):
+        return load_data(spec, progress)
+    stated = {key: value for key, value in facts.items() if value is not None}
+    if not stated and known is not None:
+        return load_like(spec, known, progress=progress)
+    return load_data(spec, progress, **stated)
+
+
+def check_run_folder(out: Path, resume: bool) -> bool:
+    """Whether there is something to resume; refuses a folder that holds other things."""
+    from sfumato.methods.run import holds_nothing
+
+    if out.exists() and not out.is_dir():
+        raise RunConflict(f"{out} is a file; give --out a folder that does not exist yet.")
+    if not out.is_dir():
+        return False
+    if not is_run(out):
+        if not holds_nothing(out):
+            raise RunConflict(f"{out} is not empty and holds no run; give --out a new folder.")
+        return False
+    if not resume:
+        raise RunConflict(
+            f"{out} already holds a run; give --out another folder, or add --resume to go on with it."
+        )
+    return True
+
+
+def is_run(path: Path) -> bool:
+    from sfumato.methods import is_run
+
+    return is_run(path)
+
+
+def run_config(run: Path) -> dict[str, Any]:
+    """What the run was asked for, finished or not."""
+    from sfumato.methods import SavedRun
+
+    saved = SavedRun(run, unfinished=True)
+    config = saved.config
+    saved.close()
+    return config

@@ -1,0 +1,184 @@
+"""`sfumato pretrain`: make a codec or an extractor of public pictures.
+
+Every record that this command reads is treated as public, and it says so before it begins. Torch is imported when the
+command runs.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from sfumato.cli.options import (
+    debug_option,
+    facts_options,
+    json_option,
+    load_data,
+    parse_facts,
+    progress_for,
+    quiet_option,
+    seed_option,
+)
+from sfumato.cli.printing import print_json, say
+
+if TYPE_CHECKING:
+    from sfumato.data import Dataset
+    from sfumato.progress import Progress
+
+# Minutes on one core, and past the steep part of the learning curve.
+DEFAULT_STEPS = {"codec": 2000, "extractor": 1500}
+
+
+@click.command("pretrain")
+@click.option(
+    "--public",
+    "spec",
+    required=True,
+    metavar="NAME|PATH",
+    help="Public pictures: a named set or a path.",
+)
+@click.option(
+    "--kind",
+    type=click.Choice(["codec", "pca", "extractor"]),
+    default="codec",
+    show_default=True,
+    help="codec: an autoencoder. pca: principal components. extractor: a classifier's body, for perceptual features.",
+)
+@click.option(
+    "--out",
+    required=True,
+    metavar="FILE",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="The safetensors file to write.",
+)
+@click.option(
+    "--dim",
+    type=click.IntRange(2, 100_000),
+    default=64,
+    show_default=True,
+    help="Numbers in a code (codec, pca).",
+)
+@click.option(
+    "--width",
+    type=click.IntRange(8, 4_096),
+    help="Channels of the first layers, a multiple of 8; auto: 32 for a codec, 16 for an extractor.",
+)
+@click.option(
+    "--noise",
+    type=float,
+    default=0.2,
+    show_default=True,
+    help="Noise on codes in training (codec): more decodes more smoothly and less sharply.",
+)
+@click.option(
+    "--steps", type=click.IntRange(1), help="Training steps; auto: 2000 (codec), 1500 (extractor)."
+)
+@click.option(
+    "--batch",
+    type=click.IntRange(2, 1_000_000),
+    default=64,
+    show_default=True,
+    help="Pictures a step.",
+)
+@click.option("--learning-rate", type=float, default=2e-3, show_default=True, help="Adam's.")
+@click.option("--resume", is_flag=True, help="Go on with an interrupted training of the same file.")
+@facts_options
+@seed_option
+@quiet_option
+@json_option
+@debug_option
+def pretrain(
+    spec: str,
+    kind: str,
+    out: Path,
+    dim: int,
+    width: int | None,
+    noise: float,
+    steps: int | None,
+    batch: int,
+    learning_rate: float,
+    resume: bool,
+    seed: int,
+    quiet: bool,
+    as_json: bool,
+    **facts: Any,
+) -> None:
+    """Train a codec or an extractor on PUBLIC pictures.
+
+    All records given here are treated as public: the file that is written may remember them, and no privacy budget covers them.
+    Its card (data, licence; of named sets also number and hash of the records) travels in the file; which rows it saw is
+    remembered in the local cache, by digests that only this cache can read, so that a fit on the same rows is refused. Use the
+    file by its path: --set codec=FILE, --set encoder=FILE.
+
+    \b
+    Example:
+      sfumato pretrain --public quickdraw --out quickdraw.safetensors
+      sfumato pretrain --public photos/ --image-size 32 --kind extractor --out photos.safetensors
+    """
+    progress = progress_for(quiet)
+    public = load_data(spec, progress, **parse_facts(**facts))
+    say(_treated_as_public(public))
+    card = _made(
+        public,
+        kind,
+        out,
+        {"dim": dim, "width": width, "noise": noise},
+        {
+            "steps": steps or DEFAULT_STEPS.get(kind, 1),
+            "batch": batch,
+            "learning_rate": learning_rate,
+            "seed": seed,
+            "resume": resume,
+        },
+        progress,
+    )
+    if as_json:
+        print_json({"out": str(out), "card": card})
+        return
+    measured = "; ".join(f"{k.replace('_', ' ')} {v:g}" for k, v in card["quality"].items())
+    click.echo(f"{card['about']}, made of {', '.join(card['trained_on'])}.")
+    if measured:
+        click.echo(f"On public records kept out of the training: {measured}.")
+    click.echo(f"Written to {out}.")
+
+
+def _treated_as_public(public: Dataset) -> str:
+    from sfumato.data import find_named
+
+    found = find_named(public.name)
+    text = (
+        f"Every record of {public.name} is treated as PUBLIC: what is made of it may remember any of them, "
+        "and no ε covers them."
+    )
+    if found is not None and found[0].use == "private":
+        text += f" Do not use it on private data drawn from {found[0].name} itself."
+    return text
+
+
+def _made(
+    public: Dataset,
+    kind: str,
+    out: Path,
+    shape: dict[str, Any],
+    schedule: dict[str, Any],
+    progress: Progress,
+) -> dict[str, Any]:
+    """Train, save, and give the card."""
+    from sfumato.public.pretraining import (
+        Schedule,
+        pretrain_codec,
+        pretrain_extractor,
+        pretrain_pca,
+    )
+
+    how = Schedule(**schedule, progress=progress)
+    if kind == "codec":
+        width = {"width": shape["width"]} if shape["width"] else {}
+        codec = pretrain_codec(public, out, how, dim=shape["dim"], noise=shape["noise"], **width)
+        return codec.card.to_json()
+    if kind == "pca":
+        return pretrain_pca(public, out, dim=shape["dim"], seed=how.seed).card.to_json()
+    width = {"width": shape["width"]} if shape["width"] else {}
+    return pretrain_extractor(public, out, how, **width)[1].to_json()
