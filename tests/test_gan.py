@@ -16,7 +16,8 @@ from sfumato.generators.gan import (
     move_average,
 )
 from sfumato.methods import Gan, GanFt, GanMi, Synthesizer
-from sfumato.methods.gan import _labelled, _taken_for_generated
+from sfumato.methods.adversarial import labelled as _labelled
+from sfumato.methods.adversarial import looks_generated as _taken_for_generated
 from sfumato.methods.run import EXPORTS
 from sfumato.privacy import Budget, GradientSum
 

@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+
+_Made = TypeVar("_Made")
+
+
+def seeded(seed: int, make: Callable[..., _Made], *facts: Any) -> _Made:
+    """`make(*facts)` with weights that are drawn from a public seed, and no trace of it in the common source."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return make(*facts)
 
 
 class ConvGenerator(nn.Module):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import io
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Self, final
@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Self, final
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load as tensors_of
-from torch import Tensor
+from torch import Tensor, nn
 
 from sfumato import published
 from sfumato._version import __version__
@@ -27,24 +27,39 @@ from sfumato.data.inspection import refuse_implausible
 from sfumato.data.pictures import sample_grid
 from sfumato.data.sources import Array, Rows, Source
 from sfumato.errors import BadInput, CorruptArtifact, PlanMismatch, RunConflict
-from sfumato.methods.registry import MethodInfo, get_method
+from sfumato.generators.training import Part, Training
+from sfumato.methods.counts import apportion
+from sfumato.methods.registry import MethodInfo, get_method, known
 from sfumato.methods.run import GENERATOR, SAMPLES, SavedRun, claim, export
+from sfumato.methods.saved import learnt, part, restored, saved
 from sfumato.methods.selection import check_keep, most_likely
-from sfumato.methods.settings import check_number, check_seed, check_settings
+from sfumato.methods.settings import (
+    LARGEST_SEED,
+    Configured,
+    Setting,
+    check_number,
+    check_seed,
+    check_settings,
+    setting,
+)
 from sfumato.privacy import (
     Budget,
+    Gate,
     Ledger,
     Plan,
     PrivacyStatement,
     PrivateData,
+    Query,
     RunStore,
     calibrate,
     epsilon_of,
     refuse_overlap,
     refuse_trained_on,
 )
+from sfumato.privacy.query import calibrated, claimed, plan
 from sfumato.privacy.store import FORMAT, packed
 from sfumato.progress import Progress, Stage
+from sfumato.public.codec import codec_from_state
 
 
 @dataclass(frozen=True)
@@ -75,6 +90,20 @@ class Workspace:
     def checkpoint_of(self, stage: str = "") -> Checkpoint | None:
         """A place for the checkpoint of one stage of several, or of the only one; None where nobody could go on from it."""
         return None if self._store.folder is None else self._store.checkpoint(stage)
+
+    def resumed(self, stage: str = "") -> bool:
+        """Whether a training of this stage was interrupted and goes on: what came before it is in its checkpoint."""
+        checkpoint = self.checkpoint_of(stage)
+        return checkpoint is not None and checkpoint.exists()
+
+    def training(
+        self, title: str, random: torch.Generator, *, stage: str = "", **parts: Part
+    ) -> Training:
+        """The training loop for these parts; of several stages each but the last has a name, and is not logged."""
+        checkpoint, log = self.checkpoint_of(stage), None if stage else self.log
+        return Training(
+            title, random, checkpoint=checkpoint, progress=self.progress, log=log, **parts
+        )
 
     def check_unseen(self, what: str, trained_on: Iterable[str]) -> None:
         """Raise if `what`, which is taken for public, was trained on the private data, as far as names can tell."""
@@ -154,6 +183,11 @@ class PrivateMethod(ABC):
             for p in signature.parameters.values()
             if p.name != "self"
         ]
+
+    @classmethod
+    def known_settings(cls, told: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The settings of a saved run that this version still has."""
+        return told
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         return {p.name: getattr(self, p.name) for p in self.parameters()}
@@ -235,19 +269,26 @@ class PrivateMethod(ABC):
             raise BadInput(
                 f"{saved.path} is a run of {config['method']}, not of {self.info.name}; a release serves its own method."
             )
-        if self.RELEASED_BY is None or self._reads_while_training():
+        schema, budget = Schema.from_json(config["schema"]), saved.budget
+        shaping = self._shaping(schema, budget)
+        if shaping is None:
             raise BadInput(
                 f"{self.info.name} reads the private data while it trains, so it cannot train again from a saved release."
             )
         defaults = {p.name: p.default for p in self.parameters()}
         ours, theirs = self.get_params(), {**defaults, **config["settings"]}
-        for name in self.RELEASED_BY:
+        for name in set(theirs) - set(defaults):
+            if theirs[name] is not None:
+                raise BadInput(
+                    f"The release in {saved.path} was made with {name}={theirs[name]}, a setting that this version no longer "
+                    "has; train again with the version that made it."
+                )
+        for name in shaping:
             if ours[name] != theirs[name]:
                 raise BadInput(
                     f"The release in {saved.path} was made with {name}={theirs[name]}, and this asks for {ours[name]}; "
                     "that setting shapes the release, so leave it as it was."
                 )
-        schema, budget = Schema.from_json(config["schema"]), saved.budget
         self.check_public(schema, public)
         origin = config["data"]
         data = Dataset(_NotAtHand(origin["size"] or 1), schema, origin["name"])
@@ -256,7 +297,10 @@ class PrivateMethod(ABC):
         finally:
             saved.close()
 
-    @final
+    def _shaping(self, schema: Schema, budget: Budget) -> Sequence[str] | None:
+        """The settings that shape what is released; None where the private data are read while training goes on."""
+        return None if self._reads_while_training() else self.RELEASED_BY
+
     def check(self, schema: Schema) -> None:
         """Raise unless the settings are of their kinds and the method is for data of this kind."""
         check_settings(self)
@@ -266,7 +310,6 @@ class PrivateMethod(ABC):
                 f"{'a table' if schema.kind == 'table' else 'of images'}; see `sfumato methods` for one that fits."
             )
 
-    @final
     def promise(self, schema: Schema, budget: Budget) -> tuple[float, PrivacyStatement]:
         """The noise multiplier that `budget` asks for, and the statement that a fit would end with. Touches no data."""
         self.check(schema)
@@ -401,13 +444,13 @@ class PrivateMethod(ABC):
         checkpoint = store.checkpoint()
         store.rewind_log(checkpoint.step)
         promised = store.charges
-        claimed = self.claimed_plan(schema, noise_multiplier)
+        claimed = self._claimed(schema, budget, noise_multiplier)
         ledger = self._ledger(promised, budget, sound=claimed is None)
         with _ReadingProgress(progress) as reading:
             private = PrivateData(data, ledger, store=store, on_fraction=reading)
             self.schema_ = schema
             workspace = Workspace(store, progress, public, data.published_as)
-            self._fit(private, noise_multiplier, workspace)
+            self._work(private, store, budget, workspace)
         if ledger.charges != promised:
             raise PlanMismatch(
                 f"{self.info.name} spent other than it planned; this is a bug in the method, and its result was discarded."
@@ -418,8 +461,24 @@ class PrivateMethod(ABC):
         )
         self.log_ = store.read_log()
 
+    def _work(
+        self, private: PrivateData, store: RunStore, budget: Budget, workspace: Workspace
+    ) -> None:
+        self._fit(private, store.noise_multiplier, workspace)
+
+    def _claimed(self, schema: Schema, budget: Budget, noise_multiplier: float) -> Plan | None:
+        return self.claimed_plan(schema, noise_multiplier)
+
+    def _product(self) -> bytes:
+        """What was learnt, as a file."""
+        return packed(self._state())
+
+    def _take_back(self, content: bytes) -> None:
+        """What `_product` gave; `schema_` is set already."""
+        self._restore(tensors_of(content))
+
     def _seal(self, store: RunStore) -> None:
-        parts = {GENERATOR: packed(self._state())}
+        parts = {GENERATOR: self._product()}
         picture = self._picture()
         if picture is not None:
             parts[SAMPLES] = picture
@@ -454,7 +513,8 @@ class PrivateMethod(ABC):
         try:
             config = run.config
             try:
-                method = get_method(config["method"])(**config["settings"])
+                cls = get_method(config["method"])
+                method = cls(**cls.known_settings(config["settings"]))
             except TypeError as error:
                 raise CorruptArtifact(
                     f"The settings of the run in {path} are not {config['method']}'s ({error}); use the version of sfumato that "
@@ -470,8 +530,9 @@ class PrivateMethod(ABC):
         self.statement_ = run.statement
         try:
             self.schema_ = Schema.from_json(config["schema"])
-            self._restore(tensors_of(run.generator))
+            self._take_back(run.generator)
         except (
+            AttributeError,
             OSError,
             LookupError,
             TypeError,
@@ -505,7 +566,7 @@ class PrivateMethod(ABC):
             "public": public,
             "schema": schema.to_json(),
             "budget": budget.to_json(),
-            **({} if self.claimed_plan(schema, 1.0) is None else {"sound": False}),
+            **({} if self._claimed(schema, budget, 1.0) is None else {"sound": False}),
         }
 
     def _check_fitted(self) -> None:
@@ -517,6 +578,10 @@ class PrivateMethod(ABC):
 
 class Synthesizer(PrivateMethod):
     """A method that makes synthetic records like those it was fitted on."""
+
+    # Learnt by those that need them; named here, since what a class with settings annotates is taken for a setting.
+    shares_: Tensor
+    generator_: nn.Module
 
     @abstractmethod
     def _sample(self, n: int, generator: torch.Generator) -> tuple[Tensor, Tensor | None]:
@@ -535,7 +600,7 @@ class Synthesizer(PrivateMethod):
         check_keep(keep)
         random = torch.Generator().manual_seed(int(seed))
         if keep == 1:
-            values, labels = self._sample(n, random)
+            values, labels = self._drawn(n, random)
         else:
             values, labels = most_likely(self._labelled, n, keep, random)
         return Dataset.from_values(
@@ -545,8 +610,11 @@ class Synthesizer(PrivateMethod):
             name=f"{self.info.name} samples (seed {seed}{'' if keep == 1 else f', keep {keep:g}'})",
         )
 
+    def _drawn(self, n: int, random: torch.Generator) -> tuple[Tensor, Tensor | None]:
+        return self._sample(n, random)
+
     def _labelled(self, n: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        values, labels = self._sample(n, generator)
+        values, labels = self._drawn(n, generator)
         if labels is None or self.schema_.kind != "images":
             raise BadInput("Only labelled images can be chosen from; leave keep at 1 here.")
         return values, labels
@@ -556,6 +624,150 @@ class Synthesizer(PrivateMethod):
             return None
         rows = max(1, self.schema_.n_classes)
         return png_of(sample_grid(self.sample(rows * 40, seed=0), per_class=10))
+
+
+class Method(Configured, Synthesizer):
+    """A method that is declared: settings, queries, public parts, a fit that asks the queries, samples.
+
+        def queries(self, schema, budget)   the promise: every noisy sum that `_fit` will ask for, in order; touches no data
+        def build(self, schema)             skeletons of public facts that samples need: networks, maps
+        def _fit(self, data, run)           the paper: data.sum(label, rows), data.steps(label), training
+        def _sample(self, labels, random)   a record for each label
+
+    What is learnt has a name that ends in `_`, and is saved and restored by that name (`methods.saved`); a method that makes
+    records learns `shares_`, the classes' shares.
+    """
+
+    seed: int = setting(
+        "Public seed of all that is drawn but privacy noise, which never has one.",
+        default=0,
+        low=0,
+        high=LARGEST_SEED,
+    )
+
+    AT_ONCE: ClassVar[int] = 1000  # records that are drawn at a time
+    _KEPT_APART: ClassVar = ("statement_", "schema_", "log_", "noise_multiplier_")
+
+    def __init_subclass__(cls, **more: Any) -> None:
+        super().__init_subclass__(**more)
+        if "info" in vars(cls):
+            known(cls)
+
+    # -- what a method writes ------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def queries(self, schema: Schema, budget: Budget) -> Sequence[Query]: ...
+
+    def _check(self, schema: Schema) -> None:
+        """Refuse settings that do not go together, or not with this schema; each by itself was checked."""
+
+    def build(self, schema: Schema) -> None:
+        """Make what samples need of public facts alone; weights are learnt, or read back from a run."""
+
+    @abstractmethod
+    def _fit(self, data: Gate, run: Workspace) -> None: ...  # type: ignore[override]
+
+    @abstractmethod
+    def _sample(self, labels: Tensor, random: torch.Generator) -> Tensor: ...  # type: ignore[override]
+
+    def _earlier(self, state: dict[str, Tensor]) -> dict[str, Any]:
+        """What a run of a version before 0.3 kept, by today's names; `build` was called."""
+        found: dict[str, Any] = {"shares_": state["shares"]}
+        if weights := part(state, "network."):
+            self.generator_.load_state_dict(weights)
+            found["generator_"] = self.generator_.eval()
+        if codec := part(state, "codec."):
+            found["codec_"] = codec_from_state(codec)
+        return found
+
+    # -- written once --------------------------------------------------------------------------------------------
+
+    @classmethod
+    def parameters(cls) -> list[Setting]:  # type: ignore[override]
+        return cls.settings()
+
+    @classmethod
+    def known_settings(cls, told: Mapping[str, Any]) -> Mapping[str, Any]:
+        names = {s.name for s in cls.settings()}
+        return {name: value for name, value in told.items() if name in names}
+
+    @classmethod
+    def _called(cls) -> str:
+        return cls.info.name if hasattr(cls, "info") else cls.__name__
+
+    @final
+    def check(self, schema: Schema) -> None:
+        self._set(self.get_params())  # attributes may have been written since
+        super().check(schema)
+        self._check(schema)
+
+    @final
+    def promise(self, schema: Schema, budget: Budget) -> tuple[float, PrivacyStatement]:
+        self.check(schema)
+        queries = self.queries(schema, budget)
+        noise = calibrated(queries, budget)
+        charges = plan(queries, noise)
+        counted = claimed(charges, queries)
+        ledger = self._ledger(charges, budget, sound=counted is None)
+        for charge in charges:
+            ledger.charge(charge)
+        return noise, replace(PrivacyStatement.of(ledger), budget=budget, claimed=counted)
+
+    @final
+    def plan(self, schema: Schema, noise_multiplier: float) -> Plan:
+        self.check(schema)
+        return plan(self.queries(schema, Budget(epsilon=1.0, delta=1e-5)), noise_multiplier)
+
+    @final
+    def claimed_plan(self, schema: Schema, noise_multiplier: float) -> Plan | None:
+        return self._claimed(schema, Budget(epsilon=1.0, delta=1e-5), noise_multiplier)
+
+    def _claimed(self, schema: Schema, budget: Budget, noise_multiplier: float) -> Plan | None:
+        queries = self.queries(schema, budget)
+        if all(q.noise is None for q in queries):
+            return None
+        return claimed(plan(queries, noise_multiplier), queries)
+
+    def _shaping(self, schema: Schema, budget: Budget) -> Sequence[str] | None:
+        if any(query.steps is not None for query in self.queries(schema, budget)):
+            return None
+        return [s.name for s in self.settings() if not s.free]
+
+    def _work(
+        self, private: PrivateData, store: RunStore, budget: Budget, workspace: Workspace
+    ) -> None:
+        queries = self.queries(private.schema, budget)
+        self.build(private.schema)
+        gate = Gate(private, queries, store.charges)
+        try:
+            self._fit(gate, workspace)
+        finally:
+            gate.close()
+
+    def _drawn(self, n: int, random: torch.Generator) -> tuple[Tensor, Tensor | None]:
+        labels = apportion(self.shares_, n, random)
+        made = []
+        with torch.no_grad():
+            for some in labels.split(self.AT_ONCE):
+                records = self._sample(some, random)
+                if self.schema_.kind == "images" and records.is_floating_point():
+                    records = records.clamp_(0, 1).mul_(255).round_().to(torch.uint8)
+                made.append(records)
+        return torch.cat(made), labels if self.schema_.labelled else None
+
+    def _product(self) -> bytes:
+        return saved(learnt(self, but=self._KEPT_APART))
+
+    def _take_back(self, content: bytes) -> None:
+        self.build(self.schema_)
+        found = restored(content, self)
+        vars(self).update(self._earlier(tensors_of(content)) if found is None else found)
+
+    def _state(self) -> dict[str, Tensor]:
+        raise AssertionError("what is learnt is saved by name")
+
+    def _restore(self, state: dict[str, Tensor]) -> None:
+        raise AssertionError("what is learnt is restored by name")
 
 
 def png_of(picture: Any) -> bytes:

@@ -24,9 +24,9 @@ from sfumato.data import Batch, Schema
 from sfumato.errors import BadInput
 from sfumato.methods.base import Workspace
 from sfumato.methods.counting import count, with_counts
+from sfumato.methods.counts import apportion
 from sfumato.methods.descent import TrainingState, descend
 from sfumato.methods.latent import LatentSynthesizer
-from sfumato.methods.merf import apportion
 from sfumato.methods.registry import register
 from sfumato.privacy import Charge, GradientSum, Plan, PrivateData, enforced_gradient_bound, records
 from sfumato.public.perceptual import Encoder, make_encoder, trained_on

@@ -26,9 +26,9 @@ from sfumato.errors import BadInput
 from sfumato.generators.gan import HeadedCritic, VectorGenerator, move_average
 from sfumato.methods.base import Workspace
 from sfumato.methods.counting import count, with_counts
+from sfumato.methods.counts import apportion
 from sfumato.methods.descent import TrainingState, descend
 from sfumato.methods.latent import LatentSynthesizer
-from sfumato.methods.merf import apportion
 from sfumato.methods.registry import register
 from sfumato.privacy import Charge, GradientSum, Plan, PrivateData, enforced_gradient_bound, records
 

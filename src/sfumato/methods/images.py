@@ -12,7 +12,7 @@ from sfumato.data import Schema
 from sfumato.errors import BadInput
 from sfumato.generators.networks import ConvGenerator
 from sfumato.methods.base import Synthesizer
-from sfumato.methods.merf import apportion
+from sfumato.methods.counts import apportion
 
 
 class ImageSynthesizer(Synthesizer):

@@ -17,31 +17,26 @@ import torch
 from scipy.optimize import minimize_scalar
 from torch import Tensor, nn
 
-from sfumato.data import Batch, Schema
+from sfumato.data import Schema
 from sfumato.errors import BadInput
-from sfumato.generators.embedding import CountedByClass, MeanEmbedding
+from sfumato.generators.embedding import MeanEmbedding
 from sfumato.methods.base import Workspace
-from sfumato.methods.matching import Matched, apportion, by_class
-from sfumato.methods.registry import register
-from sfumato.privacy import Budget, FeatureMap, Plan, PrivateData, calibrate, charge_of
+from sfumato.methods.matched import Matched, by_class, embedded, embedding_query
+from sfumato.methods.registry import MethodInfo
+from sfumato.methods.settings import setting
+from sfumato.privacy import Budget, Gate, Query
+from sfumato.privacy.bounding import enforced_vector_bound
+from sfumato.privacy.query import gaussian_noise
 from sfumato.public.fourier import FourierFeatures
-from sfumato.public.tabular import Encoding, HeterogeneousFourier
-
-__all__ = ["Merf", "apportion", "error_bound", "suggest_features"]
+from sfumato.public.tabular import HeterogeneousFourier
 
 _LABEL = "mean embedding"
-# What a record of a table adds to its class's count, against 1 for its features: rare classes must be counted well.
-_TABLE_COUNTS = 0.3
-_IMAGE_COUNTS = 0.1
+# What a record adds to its class's count, against 1 for its features: in tables rare classes must be counted well.
+_COUNT = {"images": 0.1, "table": 0.3}
+_FEATURES = {"images": 10_000, "table": 2_000}
+_BATCH = {"images": 100, "table": 500}
 
 
-@register(
-    "merf",
-    title="DP-MERF",
-    paper="Harder et al. 2021, “DP-MERF: Differentially Private Mean Embeddings with Random Features”",
-    kinds=("images", "table"),
-    summary="One noisy mean embedding in random Fourier features; a small generator is trained to match it.",
-)
 class Merf(Matched):
     """DP-MERF for images and tables, labelled or not, balanced or not.
 
@@ -56,105 +51,64 @@ class Merf(Matched):
     private records; a batch holds as many records of each class as of any other.
     """
 
-    HELP = {
-        "features": "Number of random features, an even number; more follow the kernel better and take more noise in all; auto: "
+    info = MethodInfo(
+        name="merf",
+        title="DP-MERF",
+        paper="Harder et al. 2021, “DP-MERF: Differentially Private Mean Embeddings with Random Features”",
+        summary="One noisy mean embedding in random Fourier features; a small generator is trained to match it.",
+        kinds=("images", "table"),
+    )
+
+    features: int | None = setting(
+        "Number of random features, in pairs of sine and cosine; more follow the kernel better and take more noise in all; auto: "
         "10,000 for images, 2,000 for tables.",
-        "length_scale": "Squared length scale of the kernel on numbers in [0, 1], a public constant; auto: 127/784 per pixel, "
-        "a wide and a narrow one for tables.",
-        "length_scales": "Several squared length scales such as 120,12: the average of their kernels in one release.",
-        "squash": "Columns whose public range reaches beyond this are compressed by asinh before scaling; none: no column is.",
-        "latent": "Normal numbers that go into the generator; auto: 5 for images, 10 for tables.",
-        "hidden": "Width of the generator's dense layers.",
-        "layers": "Dense hidden layers of a dense generator; the convolutional one has one.",
-        "network": "The generator: auto (conv for images, dense for tables), conv, classed (conv, own layers per class), dense.",
-        "steps": "Training steps of the generator.",
-        "batch": "Generated records per training step, spread evenly over the classes; auto: 100 for images, 500 for tables.",
-        "block": "Frequencies compared in one training step; fewer is faster and noisier.",
-        "learning_rate": "Adam's learning rate, at the start.",
-        "decays": "How many equal parts the training has; the learning rate is multiplied by 0.9 after each.",
-        "grain": "Standard deviation of the grain added to sampled pixels in [0, 1], a public constant; 0 for none.",
-        "restarts": "Generators trained from the one release; the one with the least matching loss is kept.",
-        "training_seed": "Public seed of the generator's start and training; auto: the same as seed.",
-        "seed": "Public seed of the frequencies and the generator; privacy noise never has a seed.",
-    }
-    RELEASED_BY = ("features", "length_scale", "length_scales", "squash", "seed")
+        default=None,
+        low=2,
+        multiple=2,
+    )
+    length_scales: str | None = setting(
+        "Squared length scales such as 120,12 of the kernel on numbers in [0, 1], public constants: the average of their "
+        "kernels in one release; auto: 127/784 per pixel, a wide and a narrow one for tables.",
+        default=None,
+    )
+    block: int = setting(
+        "Frequencies compared in one training step; fewer is faster and noisier.",
+        default=500,
+        low=1,
+        free=True,
+    )
 
-    def __init__(
-        self,
-        *,
-        features: int | None = None,
-        length_scale: float | None = None,
-        length_scales: str | None = None,
-        squash: float | None = 100.0,
-        latent: int | None = None,
-        hidden: int = 200,
-        layers: int = 2,
-        network: str = "auto",
-        steps: int = 3_000,
-        batch: int | None = None,
-        block: int = 500,
-        learning_rate: float = 0.01,
-        decays: int = 5,
-        grain: float = 0.05,
-        restarts: int = 1,
-        training_seed: int | None = None,
-        seed: int = 0,
-    ) -> None:
-        self.features = features
-        self.length_scale = length_scale
-        self.length_scales = length_scales
-        self.squash = squash
-        self.latent = latent
-        self.hidden = hidden
-        self.layers = layers
-        self.network = network
-        self.steps = steps
-        self.batch = batch
-        self.block = block
-        self.learning_rate = learning_rate
-        self.decays = decays
-        self.grain = grain
-        self.restarts = restarts
-        self.training_seed = training_seed
-        self.seed = seed
+    def queries(self, schema: Schema, budget: Budget) -> list[Query]:
+        encoding = self.encoding(schema)
+        dim = (self._features(schema) if encoding.numbers else 0) + encoding.places
+        bound = math.sqrt((encoding.numbers > 0) + (len(encoding.blocks) > 0))
+        return [embedding_query(_LABEL, schema, dim, bound, _COUNT[schema.kind])]
 
-    def plan(self, schema: Schema, noise_multiplier: float) -> Plan:
-        self._check(schema)
-        outline = _Outline(self._encoding(schema), self._features(schema))
-        return (charge_of(_counted(outline, schema), noise_multiplier, label=_LABEL),)
+    def _fit(self, data: Gate, run: Workspace) -> None:
+        self._phi = self._feature_map(data.schema)
+        self._embedding = embedded(data, _LABEL, self._phi, _COUNT[data.schema.kind])
+        run.log({"event": "release", "label": _LABEL})
+        self.shares_ = self._embedding.shares
+        self.match(data.schema, run)
 
-    def _fit(self, data: PrivateData, noise_multiplier: float, workspace: Workspace) -> None:
-        phi = self._feature_map(data.schema)
-        embedding = MeanEmbedding.release(
-            data, _counted(phi, data.schema), noise_multiplier, label=_LABEL
-        )
-        workspace.log({"event": "release", "label": _LABEL})
-        batch = self.batch or (100 if data.schema.kind == "images" else 500)
-
-        def matching_of(network: nn.Module) -> _Matching:
-            return _Matching(network, phi, embedding, batch, self.block)
-
-        self._match(matching_of, embedding.shares, data.schema, workspace)
+    def distance(self, network: nn.Module) -> _Distance:
+        batch = self.batch or _BATCH[self.schema_.kind]
+        return _Distance(network, self._phi, self._embedding, batch, self.block)
 
     def _features(self, schema: Schema) -> int:
-        return self.features or (10_000 if schema.kind == "images" else 2_000)
-
-    def _latent(self, schema: Schema) -> int:
-        return self.latent or (5 if schema.kind == "images" else 10)
+        return self.features or _FEATURES[schema.kind]
 
     def _scales(self, schema: Schema) -> tuple[float, ...]:
         if self.length_scales is not None:
-            return _numbers(self.length_scales)
-        if self.length_scale is not None:
-            return (self.length_scale,)
+            return tuple(float(part) for part in self.length_scales.split(","))
         if schema.kind == "images":
             # The papers' constant for Fashion-MNIST, scaled by the number of pixels since squared distances grow with it.
             return (127 / 784 * schema.dim,)
-        numbers = max(1, self._encoding(schema).numbers)
+        numbers = max(1, self.encoding(schema).numbers)
         return (0.1 * numbers, 0.01 * numbers)
 
     def _feature_map(self, schema: Schema) -> FourierFeatures | HeterogeneousFourier:
-        encoding = self._encoding(schema)
+        encoding = self.encoding(schema)
         fourier = FourierFeatures(
             max(1, encoding.numbers), self._features(schema), self._scales(schema), seed=self.seed
         )
@@ -163,50 +117,18 @@ class Merf(Matched):
         return HeterogeneousFourier(encoding, fourier if encoding.numbers else None)
 
     def _check(self, schema: Schema) -> None:
-        self._check_matched(schema, "block")
-        features = self.features
-        if features is not None and (
-            isinstance(features, bool) or not isinstance(features, int) or features < 2
-        ):
-            raise self._bad("features", "an even whole number of at least 2")
-        if features is not None and features % 2:
+        super()._check(schema)
+        try:
+            right = all(scale > 0 and math.isfinite(scale) for scale in self._scales(schema))
+        except ValueError:
+            right = False
+        if not right:
             raise BadInput(
-                f"merf's features must be even (sines and cosines come in pairs), not {features}."
+                f"merf's length_scales are positive numbers with commas between, not {self.length_scales!r}."
             )
-        if self.length_scale is not None and self.length_scales is not None:
-            raise BadInput("merf takes length_scale or length_scales, not both; leave one out.")
-        if not all(scale > 0 and math.isfinite(scale) for scale in self._scales(schema)):
-            name = "length_scale" if self.length_scales is None else "length_scales"
-            raise self._bad(name, "positive")
 
 
-def _numbers(text: str) -> tuple[float, ...]:
-    try:
-        found = tuple(float(part) for part in str(text).split(","))
-    except ValueError:
-        found = ()
-    if not found:
-        raise BadInput(f"merf's length_scales are numbers with commas between, not {text!r}.")
-    return found
-
-
-def _counted(phi: FeatureMap, schema: Schema) -> CountedByClass:
-    weight = _IMAGE_COUNTS if schema.kind == "images" else _TABLE_COUNTS
-    return CountedByClass(phi, schema.n_classes, weight)
-
-
-class _Outline(FeatureMap):
-    """The shape and bound of the features without their frequencies: enough for a plan."""
-
-    def __init__(self, encoding: Encoding, features: int) -> None:
-        self.dim = (features if encoding.numbers else 0) + encoding.places
-        self.bound = math.sqrt((encoding.numbers > 0) + (len(encoding.blocks) > 0))
-
-    def __call__(self, batch: Batch) -> Tensor:
-        raise NotImplementedError
-
-
-class _Matching:
+class _Distance:
     """Step 3's loss: the squared distance between the released embedding and the generator's, on a block of frequencies."""
 
     def __init__(
@@ -291,12 +213,8 @@ def suggest_features(n: int, budget: Budget, *, most: int = 1_000_000) -> int:
     """
     if isinstance(n, bool) or not isinstance(n, int) or n < 1:
         raise BadInput(f"n must be a whole number of records of at least 1, not {n!r}.")
-    phi = CountedByClass(FourierFeatures(1, 2, 1.0, seed=0), 0, _IMAGE_COUNTS)
-
-    def plan(multiplier: float) -> Plan:
-        return (charge_of(phi, multiplier, label=_LABEL),)
-
-    noise_std = plan(calibrate(plan, budget))[0].noise_std / n
+    bound = math.hypot(1.0, _COUNT["images"])
+    noise_std = gaussian_noise(budget) * enforced_vector_bound(bound) / n
     found = minimize_scalar(
         lambda log_d: error_bound(math.exp(log_d), noise_std),
         bounds=(math.log(2), math.log(max(2, most))),

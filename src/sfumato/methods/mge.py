@@ -19,8 +19,8 @@ from torch import Tensor
 from sfumato.data import Batch, Schema
 from sfumato.errors import BadInput
 from sfumato.methods.base import Workspace
+from sfumato.methods.counts import apportion
 from sfumato.methods.latent import LatentSynthesizer
-from sfumato.methods.merf import apportion
 from sfumato.methods.registry import register
 from sfumato.privacy import FeatureMap, OuterMap, Plan, PrivateData, Release, charge_of
 from sfumato.public.codec import Codec, EncodedFeatures, Facts

@@ -28,9 +28,9 @@ from sfumato.data import Schema
 from sfumato.errors import BadInput
 from sfumato.generators.mixture import GaussianMixture, RangeFit
 from sfumato.methods.base import Workspace
+from sfumato.methods.counts import apportion
 from sfumato.methods.estimation import Capacity, Estimation, all_shares, releases
 from sfumato.methods.latent import LatentSynthesizer
-from sfumato.methods.merf import apportion
 from sfumato.methods.refinement import STEPS, Selection, charge_for, refinable
 from sfumato.methods.registry import register
 from sfumato.privacy import Plan, PrivateData, charge_of

@@ -25,10 +25,10 @@ class MethodInfo:
     name: str
     title: str
     paper: str
-    kinds: tuple[str, ...]  # "images", "table"
-    public: PublicUse
-    sound: bool
     summary: str
+    kinds: tuple[str, ...] = ("images",)  # and "table"
+    public: PublicUse = "unused"
+    sound: bool = True
     makes: Product = "records"  # a classifier has no samples
 
     @property
@@ -64,6 +64,11 @@ def register(
         return cls
 
     return add
+
+
+def known(cls: type[PrivateMethod]) -> None:
+    """Make a class with an `info` of its own known by its name."""
+    _METHODS[cls.info.name] = cls
 
 
 def list_methods() -> list[MethodInfo]:

@@ -11,10 +11,12 @@ from sfumato.privacy.bounding import (
     enforced_bound,
 )
 from sfumato.privacy.budget import Budget, Neighbours
+from sfumato.privacy.gate import Gate, Paid, Series
 from sfumato.privacy.gradients import GradientSum, enforced_gradient_bound, records
 from sfumato.privacy.groups import GroupSum, ShardStates, ShardSum, enforced_group_bound
 from sfumato.privacy.ledger import Ledger
 from sfumato.privacy.overlap import keyed_digest, refuse_overlap, refuse_trained_on, remember
+from sfumato.privacy.query import Query
 from sfumato.privacy.release import Release
 from sfumato.privacy.statement import PrivacyStatement
 from sfumato.privacy.store import RunStore
@@ -26,19 +28,23 @@ __all__ = [
     "Budget",
     "Charge",
     "FeatureMap",
+    "Gate",
     "GradientSum",
     "GroupSum",
     "Ledger",
     "Neighbours",
     "OuterMap",
     "OuterSum",
+    "Paid",
     "PaidSteps",
     "Plan",
     "PrivacyStatement",
     "PrivateData",
+    "Query",
     "RecordMap",
     "Release",
     "RunStore",
+    "Series",
     "ShardStates",
     "ShardSum",
     "Step",

@@ -78,13 +78,19 @@ class FeatureMap(ABC):
         A map may override this to compute piece after piece, so that each is still in the processor's cache when it is used and
         the whole never lies in memory. A piece is read before the next is asked for, and never written to.
         """
-        rows = self(batch)
-        if rows.shape != (len(batch), self.dim):
+        return self._in_pieces(self(batch), len(batch))
+
+    def _in_pieces(self, rows: Tensor, count: int) -> Iterator[tuple[int, Tensor, float]]:
+        if rows.shape != (count, self.dim):
             raise ValueError(
                 f"{type(self).__name__} must return a row of {self.dim} numbers for every record"
             )
         for start in range(0, self.dim, _BLOCK):
             yield start, rows[:, start : start + _BLOCK].T, 1.0
+
+    def filed(self, batch: Batch) -> tuple[Tensor | None, Iterator[tuple[int, Tensor, float]]]:
+        """The segment of each row, and the rows in pieces: all that the wall asks of a batch, in one call."""
+        return self.segment_of(batch), self.pieces(batch)
 
     def public_parts(self) -> tuple[Tensor, ...]:
         """What the map is made of, public or released: a run that goes on with another map is refused (`privacy.store`)."""
@@ -124,6 +130,10 @@ class OuterMap(ABC):
     @abstractmethod
     def factors(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """(n records) → (n, left), (n, right); with `symmetric` the second is ignored."""
+
+    def filed(self, batch: Batch) -> tuple[Tensor | None, tuple[Tensor, Tensor]]:
+        """The segment of each row, and both factors, in one call."""
+        return self.segment_of(batch), self.factors(batch)
 
     def public_parts(self) -> tuple[Tensor, ...]:
         """As in `FeatureMap`."""
@@ -176,12 +186,21 @@ def enforced_bound(phi: RecordMap) -> float:
     norms.
     """
     if isinstance(phi, OuterMap):
-        stretch = [
-            1 + 2.0**-40 + math.sqrt(width) * 2.0 ** -(_FACTOR_DIGITS + 1)
-            for width in (phi.left, phi.right)
-        ]
-        return phi.bound * stretch[0] * stretch[1] * (1 + 2.0**-40)
-    return phi.bound * (1 + _SLACK)
+        return enforced_product_bound(phi.left, phi.right, phi.left_bound, phi.right_bound)
+    return enforced_vector_bound(phi.bound)
+
+
+def enforced_vector_bound(bound: float) -> float:
+    """The same of vectors that are clipped to `bound`."""
+    return bound * (1 + _SLACK)
+
+
+def enforced_product_bound(left: int, right: int, left_bound: float, right_bound: float) -> float:
+    """The same of products of `left` and `right` numbers whose factors are clipped to their bounds."""
+    stretch = [
+        1 + 2.0**-40 + math.sqrt(width) * 2.0 ** -(_FACTOR_DIGITS + 1) for width in (left, right)
+    ]
+    return left_bound * right_bound * stretch[0] * stretch[1] * (1 + 2.0**-40)
 
 
 @dataclass
@@ -285,14 +304,16 @@ class BoundedSum(_Rounded):
         total = torch.zeros(self.shape, dtype=torch.int64)
         with torch.no_grad():
             for part, count in self._parts(batch):
-                total += self._of_part(part, self._member(part, count))
+                total += self._of_part(part, count)
         return total
 
-    def _of_part(self, part: Batch, member: Tensor) -> Tensor:
+    def _of_part(self, part: Batch, count: int) -> Tensor:
         total = torch.empty(self.shape, dtype=torch.int64)
         squares = torch.zeros(len(part), dtype=torch.float64)
+        segment, pieces = self.phi.filed(part)
+        member = self._member(segment, len(part), count)
         # In hope that no row is too long, all are added up on the way.
-        for start, units, _, _ in self._units(part):
+        for start, units, _, _ in self._units(pieces):
             total[:, start : start + len(units)] = self._sum(units, member)
             squares += _squares(units)
         unfit = self._unfit(squares)
@@ -300,7 +321,7 @@ class BoundedSum(_Rounded):
             return total
         # Once more without those, and then with what remains of them: the others' numbers are the same as before.
         long = torch.empty(self.phi.dim, len(unfit), dtype=torch.float64)
-        for start, units, piece, factor in self._units(part):
+        for start, units, piece, factor in self._units(self.phi.filed(part)[1]):
             features = slice(start, start + len(units))
             long[features] = piece[:, unfit].to(torch.float64) * factor
             total[:, features] = self._sum(units.index_fill_(1, unfit, 0.0), member)
@@ -317,21 +338,24 @@ class BoundedSum(_Rounded):
             for part, count in self._parts(batch):
                 rows = torch.empty(self.phi.dim, len(part))
                 squares = torch.zeros(len(part), dtype=torch.float64)
-                for start, units, _, _ in self._units(part):
+                for start, units, _, _ in self._units(self.phi.filed(part)[1]):
                     rows[start : start + len(units)] = units
                     squares += _squares(units)
                 unfit = self._unfit(squares)
                 long = torch.empty(self.phi.dim, len(unfit), dtype=torch.float64)
-                for start, units, piece, factor in self._units(part) if len(unfit) else ():
+                again = self.phi.filed(part)[1] if len(unfit) else iter(())
+                for start, units, piece, factor in self._units(again):
                     long[start : start + len(units)] = piece[:, unfit].to(torch.float64) * factor
                 rows[:, unfit] = self._shortened(long)
                 found.append(rows[:, :count].T)
         return torch.cat(found)
 
-    def _units(self, part: Batch) -> Iterator[tuple[int, Tensor, Tensor, float]]:
+    def _units(
+        self, pieces: Iterator[tuple[int, Tensor, float]]
+    ) -> Iterator[tuple[int, Tensor, Tensor, float]]:
         """φ in pieces: (first feature, whole grid units (features, n), the piece itself, its factor)."""
         scratch = torch.empty(0)
-        for start, piece, factor in self.phi.pieces(part):
+        for start, piece, factor in pieces:
             # One scratch block for all pieces stays in the cache; fresh memory each time would not.
             if scratch.shape != piece.shape:
                 scratch = torch.empty(piece.shape)
@@ -353,16 +377,15 @@ class BoundedSum(_Rounded):
         return kept.T.to(torch.float32)  # whole numbers below 2²⁴
 
     def _raw(self, batch: Batch) -> Iterator[Tensor]:
-        segment = self.phi.segment_of(batch)
+        segment, pieces = self.phi.filed(batch)
         if segment is not None:
             yield segment[None]
-        for _, piece, _ in self.phi.pieces(batch):
+        for _, piece, _ in pieces:
             yield piece
 
-    def _member(self, part: Batch, count: int) -> Tensor:
+    def _member(self, segment: Tensor | None, rows: int, count: int) -> Tensor:
         """(n, segments) zeros and ones: which block each row belongs to; rows that fill up a batch are in none."""
-        real = torch.arange(len(part)) < count
-        segment = self.phi.segment_of(part)
+        real = torch.arange(rows) < count
         if segment is None:
             return real[:, None].to(torch.float32)
         # Columns up to a multiple of 16 make the product twice as fast.
@@ -421,10 +444,10 @@ class OuterSum(_Rounded):
         found: list[tuple[Tensor, Tensor, Tensor]] = []
         with torch.no_grad():
             for part, count in self._parts(Batch(batch.values[rows], labels)):
-                segment = self.phi.segment_of(part)
+                segment, factors = self.phi.filed(part)
                 if segment is None:
                     segment = torch.zeros(count, dtype=torch.int64)
-                left, right = self._units(part)
+                left, right = self._units(factors, len(part))
                 found.append((left[:count], right[:count], segment[:count]))
         if len(found) == 1:  # nothing to copy
             return found[0]
@@ -437,8 +460,8 @@ class OuterSum(_Rounded):
     def _widths(self) -> tuple[int, int]:
         return self.phi.left, self.phi.right
 
-    def _units(self, part: Batch) -> tuple[Tensor, Tensor]:
-        left, right = self._factors(part)
+    def _units(self, factors: tuple[Tensor, Tensor], count: int) -> tuple[Tensor, Tensor]:
+        left, right = self._checked(factors, count)
         # A record with a number that is not finite in either factor counts for nothing.
         fit = torch.isfinite(left).all(dim=1) & torch.isfinite(right).all(dim=1)
         first = clipped(torch.where(fit[:, None], left, 0.0), self.phi.left_bound)
@@ -448,20 +471,19 @@ class OuterSum(_Rounded):
         second = clipped(torch.where(fit[:, None], right, 0.0), self.phi.right_bound)
         return first, second.div_(self.grids[1]).round_()
 
-    def _factors(self, part: Batch) -> tuple[Tensor, Tensor]:
-        factors = self.phi.factors(part)
+    def _checked(self, factors: tuple[Tensor, Tensor], count: int) -> tuple[Tensor, Tensor]:
         for rows, width in zip(factors, self._widths, strict=True):
-            if rows.shape != (len(part), width):
+            if rows.shape != (count, width):
                 raise ValueError(
                     f"{type(self.phi).__name__} must return a row of {width} numbers for every record"
                 )
         return factors
 
     def _raw(self, batch: Batch) -> Iterator[Tensor]:
-        segment = self.phi.segment_of(batch)
+        segment, factors = self.phi.filed(batch)
         if segment is not None:
             yield segment[None]
-        for rows in self._factors(batch):
+        for rows in self._checked(factors, len(batch)):
             yield rows.T
 
 

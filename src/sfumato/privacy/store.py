@@ -95,7 +95,7 @@ class Question:
         for part in parts:
             flat = part.detach().reshape(-1).to(torch.float64)
             numbers += [float(flat.sum()), float(flat.square().sum())]
-        return cls(type(phi).__name__, tuple(numbers))
+        return cls(getattr(phi, "kind", type(phi).__name__), tuple(numbers))
 
     def is_like(self, other: Question) -> bool:
         if self.kind != other.kind or len(self.numbers) != len(other.numbers):

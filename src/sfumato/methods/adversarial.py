@@ -1,0 +1,157 @@
+"""The adversarial kind: a critic that sees records through paid, noisy gradients, and a generator that sees the critic.
+
+The kind owns settings, networks, the loop, the moving average and samples; a method says what is paid for and how a critic steps.
+"""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from sfumato.data import Batch, Schema
+from sfumato.errors import BadInput
+from sfumato.generators.gan import ImageCritic, ImageGenerator, move_average
+from sfumato.generators.networks import seeded
+from sfumato.methods.base import Method, Workspace
+from sfumato.methods.counts import count, count_query
+from sfumato.methods.settings import setting
+from sfumato.privacy import Budget, Gate, Query, records
+
+CRITIC = "critic gradients"
+BETAS = (0.5, 0.9)
+
+
+class Adversarial(Method):
+    """Generator and critic for images; the critic is trained by DP-SGD."""
+
+    rate: float = setting(
+        "Share of the records in a step's Poisson sample; expected batch = rate × number of records.",
+        default=0.02,
+        above=0,
+        high=1,
+    )
+    steps: int = setting("Critic steps, each paid for.", default=2_000, low=1)
+    critic_steps: int = setting("Critic steps for each generator step.", default=3, low=1)
+    clip: float = setting("Norm to which each record's gradient is clipped.", default=1.0, above=0)
+    batch: int = setting("Generated images per step.", default=128, low=1)
+    learning_rate: float = setting("Adam's learning rate of the generator.", default=1e-3, above=0)
+    critic_rate: float = setting("Adam's learning rate of the critic.", default=1e-3, above=0)
+    latent: int = setting("Normal numbers that go into the generator.", default=32, low=1)
+    width: int = setting("Channels of generator and critic at the full size.", default=16, low=1)
+    decay: float = setting("Decay of the generator's moving average.", default=0.99, low=0, below=1)
+    grain: float = setting(
+        "Standard deviation of the grain added to sampled pixels in [0, 1], a public constant; 0 for none.",
+        default=0.0,
+        low=0,
+        high=1,
+    )
+
+    def _check(self, schema: Schema) -> None:
+        if min(schema.shape[1:]) < 4:
+            raise BadInput(
+                f"{self.info.name} makes images of at least 4 × 4 pixels; enlarge them with --image-size."
+            )
+
+    def queries(self, schema: Schema, budget: Budget) -> list[Query]:
+        critic = Query(
+            label=CRITIC,
+            shape=(sum(p.numel() for p in self.critic(schema).parameters()),),
+            bound=self.clip,
+            rate=self.rate,
+            steps=self.steps,
+            over="gradients",
+        )
+        return [count_query(schema), critic]
+
+    def build(self, schema: Schema) -> None:
+        facts = schema.shape, schema.n_classes, self.latent, self.width
+        self.generator_: nn.Module = seeded(self.seed, ImageGenerator, *facts)
+
+    def critic(self, schema: Schema) -> nn.Module:
+        return seeded(self.seed + 1, ImageCritic, schema.shape, schema.n_classes, self.width)
+
+    def _fit(self, data: Gate, run: Workspace) -> None:
+        counts = count(data)
+        self.shares_ = counts.shares
+        run.log({"event": "release", "label": "class counts"})
+        random = torch.Generator().manual_seed(self.seed)
+        generator, critic = self.generator_, self.critic(data.schema)
+        adam = torch.optim.Adam(generator.parameters(), lr=self.learning_rate, betas=BETAS)
+        critic_adam = torch.optim.Adam(critic.parameters(), lr=self.critic_rate, betas=BETAS)
+        if not run.resumed():
+            self.warm_up(generator, critic, random, run)
+        ema = copy.deepcopy(generator).requires_grad_(False)
+        training = run.training(
+            "Training the critic",
+            random,
+            generator=generator,
+            critic=critic,
+            ema=ema,
+            adam=adam,
+            critic_adam=critic_adam,
+        )
+        for step in training(data.steps(CRITIC)):
+            step.gradient(critic, looks_generated, inputs=labelled, over=self.rate * counts.size)
+            loss = self.critic_step(generator, critic, critic_adam, random)
+            training.facts["critic loss, generated"] = loss
+            if (step.index + 1) % self.critic_steps == 0:
+                loss = self.generator_step(generator, critic, adam, random)
+                training.facts["generator loss"] = loss
+                move_average(ema, generator, self.decay)
+        self.generator_ = ema.eval()
+
+    def warm_up(
+        self, generator: nn.Module, critic: nn.Module, random: torch.Generator, run: Workspace
+    ) -> None:
+        """What is done on public data before the first paid step: here nothing."""
+
+    def labels(self, random: torch.Generator) -> Tensor:
+        return torch.multinomial(self.shares_, self.batch, replacement=True, generator=random)
+
+    def critic_step(
+        self,
+        generator: nn.Module,
+        critic: nn.Module,
+        adam: torch.optim.Optimizer,
+        random: torch.Generator,
+    ) -> float:
+        """Add the gradient of generated images to that of real ones, which is in place, and make the step."""
+        labels = self.labels(random)
+        with torch.no_grad():
+            images = generator(labels, random)
+        loss = functional.softplus(critic(images, labels)).mean()
+        loss.backward()
+        adam.step()
+        return float(loss.detach())
+
+    def generator_step(
+        self,
+        generator: nn.Module,
+        critic: nn.Module,
+        adam: torch.optim.Optimizer,
+        random: torch.Generator,
+    ) -> float:
+        labels = self.labels(random)
+        adam.zero_grad()
+        loss = looks_generated(critic, generator(labels, random), labels).mean()
+        loss.backward()
+        adam.step()
+        return float(loss.detach())
+
+    def _sample(self, labels: Tensor, random: torch.Generator) -> Tensor:
+        made: Tensor = self.generator_(labels, random)
+        return made.add_(torch.randn(made.shape, generator=random), alpha=self.grain)
+
+
+def looks_generated(critic: nn.Module, images: Tensor, labels: Tensor) -> Tensor:
+    """−log D(x, y): large where an image looks generated."""
+    return functional.softplus(-critic(images, labels))
+
+
+def labelled(batch: Batch, random: torch.Generator) -> tuple[Tensor, ...]:
+    """Pixels and labels of records; one class where there are none."""
+    pixels, *labels = records(batch, random)
+    return pixels, labels[0] if labels else torch.zeros(len(pixels), dtype=torch.int64)

@@ -1,0 +1,226 @@
+"""The matched kind: mean embeddings are released once, and a generator is trained until its own embeddings match them.
+
+The kind owns the network, its training, retries and samples; a method adds its features and the distance. All of it comes after
+the releases: it reads no private row, and may be done again with another network, learning rate or training seed (`refit`). The
+distance is made of released numbers only, so choosing among generators by it is free as well.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from typing import Any, ClassVar, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from sfumato.data import Schema
+from sfumato.errors import BadInput
+from sfumato.generators.embedding import CountedByClass, MeanEmbedding
+from sfumato.generators.networks import ClassedGenerator, ConvGenerator, DenseGenerator, seeded
+from sfumato.methods.base import Method, Workspace
+from sfumato.methods.settings import LARGEST_SEED, setting
+from sfumato.privacy import FeatureMap, Gate, Query
+from sfumato.public.tabular import Encoding, encoding_of
+
+FINAL_SEED = 20_210_413  # any constant: all generators are judged on the same draw
+_FINAL_RECORDS = 4000
+_DECAY = 0.9
+
+
+class Distance(Protocol):
+    """Between the released embeddings and a generator's."""
+
+    def loss(self, step: int, random: torch.Generator) -> Tensor:
+        """An unbiased estimate on a batch, for a training step."""
+
+    def final(self, random: torch.Generator, records: int) -> float:
+        """The same on all features and `records` generated records, to choose by."""
+
+
+class Matched(Method):
+    """A method whose generator is trained on released embeddings alone.
+
+    After a fit, `loss_` is the final distance: comparable between generators trained from one and the same release.
+    """
+
+    AUTO: ClassVar[str] = "conv"  # what network=auto is for images; tables take dense
+    loss_: ClassVar[float]  # of an object; named here for type checkers
+
+    latent: int | None = setting(
+        "Normal numbers that go into the generator; auto: 5 for images, 10 for tables.",
+        default=None,
+        low=1,
+        free=True,
+    )
+    hidden: int | None = setting(
+        "Width of the generator's dense layers; auto: 200.", default=None, low=1, free=True
+    )
+    layers: int = setting(
+        "Dense hidden layers of a dense generator; the convolutional one has one.",
+        default=2,
+        low=1,
+        free=True,
+    )
+    network: str = setting(
+        "The generator: auto (conv for images, dense for tables), conv, classed (conv, own layers per class), dense.",
+        default="auto",
+        choices=("auto", "conv", "classed", "dense"),
+        free=True,
+    )
+    steps: int = setting("Training steps of the generator.", default=3_000, low=1, free=True)
+    batch: int | None = setting(
+        "Generated records per training step, as many of each class; auto: 100 for images, 500 for tables.",
+        default=None,
+        low=1,
+        free=True,
+    )
+    learning_rate: float = setting(
+        "Adam's learning rate, at the start.", default=0.01, above=0, free=True
+    )
+    decays: int = setting(
+        "How many equal parts the training has; the learning rate is multiplied by 0.9 after each.",
+        default=5,
+        low=1,
+        free=True,
+    )
+    grain: float = setting(
+        "Standard deviation of the grain added to sampled pixels in [0, 1], a public constant; 0 for none.",
+        default=0.05,
+        low=0,
+        high=1,
+        free=True,
+    )
+    squash: float | None = setting(
+        "Columns whose public range reaches beyond this are compressed by asinh before scaling; none: no column is.",
+        default=100.0,
+        above=0,
+    )
+    restarts: int = setting(
+        "Generators trained from the one release; the one with the least distance is kept.",
+        default=1,
+        low=1,
+        free=True,
+    )
+    training_seed: int | None = setting(
+        "Public seed of the generator's start and training; auto: the same as seed.",
+        default=None,
+        low=0,
+        high=LARGEST_SEED,
+        free=True,
+    )
+
+    @abstractmethod
+    def distance(self, network: nn.Module) -> Distance:
+        """Of `network` from what `_fit` asked for."""
+
+    def _check(self, schema: Schema) -> None:
+        if self.network in ("conv", "classed") and schema.kind == "table":
+            raise BadInput(
+                f"{self.info.name}'s network={self.network} makes images and this data set is a table; use auto or dense."
+            )
+
+    def encoding(self, schema: Schema) -> Encoding:
+        return encoding_of(schema, self.squash)
+
+    def build(self, schema: Schema) -> None:
+        self.generator_ = self._network(schema, self._first_seed)
+
+    def _network(self, schema: Schema, seed: int, auto: str | None = None) -> nn.Module:
+        table = schema.kind == "table"
+        latent, hidden = self.latent or (10 if table else 5), self.hidden or 200
+        kind = self.network
+        if kind == "auto":
+            kind = "dense" if table else auto or self.AUTO
+        if kind != "dense":
+            made = ClassedGenerator if kind == "classed" else ConvGenerator
+            return seeded(seed, made, schema.shape, schema.n_classes, latent, hidden)
+        encoding = self.encoding(schema)
+        return seeded(
+            seed,
+            lambda: DenseGenerator(
+                encoding.numbers,
+                schema.n_classes,
+                latent,
+                [hidden] * self.layers,
+                blocks=[block.size for block in encoding.blocks],
+                optional=[(number, block.start) for number, block in encoding.optional],
+                shape=None if table else schema.shape,
+            ),
+        )
+
+    @property
+    def _first_seed(self) -> int:
+        return self.seed if self.training_seed is None else self.training_seed
+
+    def match(self, schema: Schema, run: Workspace) -> None:
+        """Train `restarts` generators and keep the one that matches the releases best."""
+        best: tuple[float, nn.Module] | None = None
+        for restart in range(self.restarts):
+            seed = self._first_seed + restart
+            network = self._network(schema, seed)
+            distance = self.distance(network)
+            adam = torch.optim.Adam(network.parameters(), lr=self.learning_rate, fused=True)
+            training = run.training(
+                "Training the generator",
+                torch.Generator().manual_seed(seed),
+                stage="" if self.restarts == 1 else f"restart {restart}",
+                network=network,
+                adam=adam,
+            )
+            network.train()
+            for step in training(self.steps):
+                rate = self.learning_rate * _DECAY ** (step * self.decays // self.steps)
+                adam.param_groups[0]["lr"] = rate
+                adam.zero_grad(set_to_none=True)
+                loss = distance.loss(step, training.random)
+                loss.backward()
+                adam.step()
+                training.facts["loss"] = loss.detach()
+            network.eval()
+            with torch.no_grad():
+                final = distance.final(torch.Generator().manual_seed(FINAL_SEED), _FINAL_RECORDS)
+            run.log({"event": "matched", "training_seed": seed, "loss": final})
+            if best is None or final < best[0]:
+                best = final, network
+        assert best is not None
+        self.loss_, self.generator_ = best  # type: ignore[misc]
+
+    def _sample(self, labels: Tensor, random: torch.Generator) -> Tensor:
+        made: Tensor = self.generator_(labels, random)
+        if self.schema_.kind == "table":
+            return self.encoding(self.schema_).decode(made, random)
+        # A generator of few dimensions leaves most directions without variance, and a linear classifier trained on its samples
+        # builds on them; a little grain takes that away.
+        return made.add_(torch.randn(made.shape, generator=random), alpha=self.grain)
+
+    def _earlier(self, state: dict[str, Tensor]) -> dict[str, Any]:
+        if "network.own" not in state and isinstance(self.generator_, ClassedGenerator):
+            self.generator_ = self._network(self.schema_, 0, auto="conv")  # auto in 0.1.0
+        loss = float(state.get("loss", torch.tensor(math.nan)))  # a run of 0.1.0 has none
+        return {**super()._earlier(state), "loss_": loss}
+
+
+def embedding_query(
+    label: str, schema: Schema, dim: int, bound: float, count_weight: float, **more: Any
+) -> Query:
+    """[φ(x), w] filed by class: beside the features a constant, whose sum is w times the number of records of the class."""
+    return Query(
+        label=label,
+        shape=(dim + 1,),
+        bound=math.hypot(bound, count_weight),
+        segments=max(1, schema.n_classes),
+        **more,
+    )
+
+
+def embedded(data: Gate, label: str, phi: FeatureMap, count_weight: float) -> MeanEmbedding:
+    """Ask for a mean embedding."""
+    rows = CountedByClass(phi, data.schema.n_classes, count_weight)
+    return MeanEmbedding.of(data.sum(label, rows), rows, size=data.public_size)
+
+
+def by_class(rows: Tensor, classes: int) -> tuple[Tensor, Tensor]:
+    """Σ rows of each class (classes, width) and the mean of ‖row‖² (classes,), rows being sorted by class in equal numbers."""
+    grouped = rows.view(classes, -1, rows.shape[1])
+    return grouped.sum(dim=1), grouped.square().sum(dim=2).mean(dim=1)
