@@ -76,7 +76,6 @@ class Adversarial(Method):
     def _fit(self, data: Gate, run: Workspace) -> None:
         counts = count(data)
         self.shares_ = counts.shares
-        run.log({"event": "release", "label": "class counts"})
         random = torch.Generator().manual_seed(self.seed)
         generator, critic = self.generator_, self.critic(data.schema)
         adam = torch.optim.Adam(generator.parameters(), lr=self.learning_rate, betas=BETAS)

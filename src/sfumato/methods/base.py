@@ -738,7 +738,12 @@ class Method(Configured, Synthesizer):
     ) -> None:
         queries = self.queries(private.schema, budget)
         self.build(private.schema)
-        gate = Gate(private, queries, store.charges)
+        gate = Gate(
+            private,
+            queries,
+            store.charges,
+            lambda label: workspace.log({"event": "release", "label": label}),
+        )
         try:
             self._fit(gate, workspace)
         finally:

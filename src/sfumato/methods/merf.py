@@ -87,7 +87,6 @@ class Merf(Matched):
     def _fit(self, data: Gate, run: Workspace) -> None:
         self._phi = self._feature_map(data.schema)
         self._embedding = embedded(data, _LABEL, self._phi, _COUNT[data.schema.kind])
-        run.log({"event": "release", "label": _LABEL})
         self.shares_ = self._embedding.shares
         self.match(data.schema, run)
 

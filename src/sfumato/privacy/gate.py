@@ -33,8 +33,14 @@ Rows = Callable[[Batch], Any]
 class Gate:
     """What `_fit` is given. **Guarantee**: that of `PrivateData`; each query is asked once, as it was promised."""
 
-    def __init__(self, private: PrivateData, queries: Sequence[Query], charges: Plan) -> None:
-        self._private = private
+    def __init__(
+        self,
+        private: PrivateData,
+        queries: Sequence[Query],
+        charges: Plan,
+        on_release: Callable[[str], None] | None = None,
+    ) -> None:
+        self._private, self._on_release = private, on_release
         labels = [q.label for q in queries]
         if labels != [c.label for c in charges]:
             raise PlanMismatch(
@@ -61,9 +67,11 @@ class Gate:
         query, charge = self._promised(label)
         if query.steps is not None:
             raise PlanMismatch(f"{label!r} was promised as a series of steps; ask data.steps.")
-        return self._private.noisy_sum(
-            _map_of(query, rows, given), charge.noise_multiplier, label=label
-        )
+        asked = _map_of(query, rows, given)
+        release = self._private.noisy_sum(asked, charge.noise_multiplier, label=label)
+        if self._on_release is not None:
+            self._on_release(label)
+        return release
 
     def steps(self, label: str) -> Series:
         """The paid steps that the query `label` promised."""
