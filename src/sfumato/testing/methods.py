@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from sklearn.base import clone
 
 from sfumato.data import Column, Dataset, Schema
@@ -24,7 +25,19 @@ from sfumato.data.sources import ArraySource
 from sfumato.errors import BadInput, BudgetExceeded, PlanMismatch, RunConflict, SfumatoError
 from sfumato.methods import Method, SavedRun
 from sfumato.methods.settings import Setting
-from sfumato.privacy import Budget, Neighbours, Query, RunStore, epsilon_of
+from sfumato.privacy import (
+    Budget,
+    Neighbours,
+    PrivateData,
+    Query,
+    RecordMap,
+    RunStore,
+    Step,
+    enforced_bound,
+    epsilon_of,
+)
+from sfumato.privacy.bounding import summand_of
+from sfumato.testing.sums import adversarial_records, check_additive
 
 BUDGET = Budget(epsilon=2.0, delta=1e-4)
 SHAPE = (1, 8, 8)
@@ -204,6 +217,43 @@ def a_fit_that_strays_from_its_promise_is_caught(case: Case) -> None:
         _claim(not hasattr(honest, "statement_"), "A fit that strayed has a statement.")
         return
     raise AssertionError("A query that was promised and never asked went unnoticed.")
+
+
+_COUNTS = (0, 1, 2, 15, 16, 17, 63, 64, 65, 127, 128, 129, 511, 513, 1023, 1024, 1025)
+
+
+def a_neighbour_moves_every_sum_by_its_own_summand(case: Case) -> None:
+    """Every map that the method hands to the wall is held against S(A ∪ {x}) − S(A) = S({x}), with records made to break it."""
+    schema = case.data().schema
+    honest_sum, honest_step = PrivateData.noisy_sum, Step.noisy_sum
+    seen: set[str] = set()
+
+    def held(phi: RecordMap, label: str) -> None:
+        if label in seen:
+            return
+        seen.add(label)
+        summand = summand_of(phi)
+        alone = check_additive(summand, adversarial_records(schema), counts=_COUNTS, splits=1)
+        lengths = (alone.to(torch.float64) * summand.grid).flatten(1).norm(dim=1)
+        _claim(
+            bool((lengths <= enforced_bound(phi)).all()), f"A summand of {label!r} is too long."
+        )
+
+    def noisy_sum(self: PrivateData, phi: RecordMap, *rest: Any, **named: Any) -> Any:
+        held(phi, named["label"])
+        return honest_sum(self, phi, *rest, **named)
+
+    def step_sum(self: Step, phi: RecordMap) -> Any:
+        held(phi, self._charge.label)
+        return honest_step(self, phi)
+
+    PrivateData.noisy_sum, Step.noisy_sum = noisy_sum, step_sum  # type: ignore[method-assign, assignment]
+    try:
+        case.fit()
+    finally:
+        PrivateData.noisy_sum, Step.noisy_sum = honest_sum, honest_step  # type: ignore[method-assign]
+    asked = [q for q in case.method().queries(schema, BUDGET) if q.over == "records"]
+    _claim(seen >= {q.label for q in asked}, "Some sum was never looked at.")
 
 
 # -- samples ---------------------------------------------------------------------------------------------------------------------
@@ -407,6 +457,7 @@ CHECKS: dict[str, Check] = {
         a_promise_is_made_from_the_schema_alone,
         a_fit_spends_what_it_promised,
         a_fit_that_strays_from_its_promise_is_caught,
+        a_neighbour_moves_every_sum_by_its_own_summand,
         samples_look_like_the_schema_and_depend_on_the_seed,
         two_fits_with_one_seed_differ_because_noise_has_none,
         a_class_without_records_gets_next_to_no_sample,
