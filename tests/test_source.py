@@ -1,0 +1,150 @@
+"""The wall in the source: rules that are read off the syntax tree, so that nobody has to remember them."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import sfumato
+
+SOURCE = Path(sfumato.__file__).parent
+
+
+def modules(*, inside: bool) -> list[Path]:
+    # What tests import may look at everything.
+    every = (p for p in SOURCE.rglob("*.py") if p.parent.name != "testing")
+    return [p for p in every if (p.parent.name == "privacy") == inside]
+
+
+def imported(tree: ast.AST) -> set[str]:
+    names: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names |= {node.module} | {f"{node.module}.{alias.name}" for alias in node.names}
+    return names
+
+
+def wall_breaches(source: str) -> list[str]:
+    """What in a module outside the wall would go around it."""
+    tree = ast.parse(source)
+    found = [
+        n
+        for n in imported(tree)
+        if n.split(".")[0] == "opendp"
+        or n.startswith(("sfumato.privacy.noise", "sfumato.privacy.memory"))
+    ]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and node.attr.startswith("_PrivateData__"):
+            found.append(node.attr)
+        if (
+            isinstance(node, ast.Constant)
+            and isinstance(node.value, str)
+            and "_PrivateData__" in node.value
+        ):
+            found.append(node.value)
+        if isinstance(node, ast.Attribute) and node.attr in (
+            "discrete_gaussian",
+            "FastGaussian",
+            "poisson_mask",
+        ):
+            found.append(node.attr)
+    return found
+
+
+def kept_rows(tree: ast.AST) -> list[str]:
+    """Functions that are given a batch of private rows and keep, log or print something."""
+    found = []
+    for function in ast.walk(tree):
+        if not isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        given = [*function.args.args, *function.args.kwonlyargs, *function.args.posonlyargs]
+        if not any(
+            a.annotation is not None and "Batch" in ast.unparse(a.annotation) for a in given
+        ):
+            continue
+        names = (n for n in ast.walk(function) if isinstance(n, ast.Name))
+        local = {n.id for n in names if isinstance(n.ctx, ast.Store)}
+        for node in ast.walk(function):
+            targets: list[ast.expr] = []
+            if isinstance(node, ast.Assign):
+                targets = node.targets
+            elif isinstance(node, ast.AugAssign | ast.AnnAssign):
+                targets = [node.target]
+            found += [
+                f"{function.name} assigns {ast.unparse(t)}"
+                for t in targets
+                for part in ast.walk(t)
+                if isinstance(part, ast.Attribute)
+            ]
+            if isinstance(node, ast.Global | ast.Nonlocal):
+                found.append(f"{function.name} writes outside itself")
+            if isinstance(node, ast.Call):
+                called = ast.unparse(node.func)
+                name, _, verb = called.rpartition(".")
+                grown = verb in ("append", "extend", "add", "update") and name not in local
+                if called in ("print", "setattr") or verb in ("log", "note") or grown:
+                    found.append(f"{function.name} calls {called}")
+    return found
+
+
+@pytest.mark.parametrize("path", modules(inside=False), ids=lambda p: str(p.relative_to(SOURCE)))
+def test_a_function_that_is_given_rows_keeps_logs_and_prints_nothing(path):
+    if (
+        path.parent.name == "data"
+    ):  # readers, and the owner's look at the data before anything is paid
+        return
+    assert kept_rows(ast.parse(path.read_text(encoding="utf-8"))) == []
+
+
+@pytest.mark.parametrize("path", modules(inside=False), ids=lambda p: str(p.relative_to(SOURCE)))
+def test_nothing_outside_draws_noise_or_reaches_into_private_data(path):
+    assert wall_breaches(path.read_text(encoding="utf-8")) == []
+
+
+@pytest.mark.parametrize(
+    "attempt",
+    [
+        "import opendp.prelude as dp",
+        "from sfumato.privacy.noise import FastGaussian",
+        "from sfumato.privacy import noise",
+        "rows = data._PrivateData__rows",
+        "rows = getattr(data, '_PrivateData__rows')",
+        "def rows(self, batch: Batch):\n    self.last = batch",
+        "def rows(batch: Batch | None):\n    kept.append(batch)",
+        "def rows(batch: Batch):\n    print(batch.values.mean())",
+        "def rows(batch: Batch):\n    global last\n    last = batch",
+    ],
+)
+def test_the_check_of_the_source_sees_each_way_around(attempt):
+    assert wall_breaches(attempt) + kept_rows(ast.parse(attempt))
+
+
+@pytest.mark.parametrize("path", modules(inside=True), ids=lambda p: p.name)
+def test_nothing_inside_prints_or_logs(path):
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    assert not imported(tree) & {"logging", "warnings", "rich", "sys", "sfumato.progress"}
+    calls = [
+        n.func.id
+        for n in ast.walk(tree)
+        if isinstance(n, ast.Call) and isinstance(n.func, ast.Name)
+    ]
+    assert "print" not in calls
+
+
+def test_only_the_base_class_hands_rows_to_the_wall():
+    for path in (SOURCE / "methods").glob("*.py"):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        functions = {n.name for n in ast.walk(tree) if isinstance(n, ast.FunctionDef)}
+        calls = {
+            n.func.attr
+            for n in ast.walk(tree)
+            if isinstance(n, ast.Call) and isinstance(n.func, ast.Attribute)
+        }
+        if path.name != "base.py":
+            assert "fit" not in functions, path
+            assert not calls & {"batches", "take"}, path
+            assert "sfumato.data.Dataset" not in imported(tree), path
