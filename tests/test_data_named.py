@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sfumato.data import fetch, list_named, load, named, schema_of
+from sfumato.data import fetch, find_named, list_named, load, schema_of
 from sfumato.data.fetch import Built, NpmPackage, SourceFailed, Web, ensure
 from sfumato.errors import BadInput, DataUnavailable
 from sfumato.files import sha256_of
@@ -270,7 +270,7 @@ def test_files_come_over_http_and_a_cut_connection_leaves_nothing(
 def test_each_source_that_answers_gives_the_registered_records(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = named.find_named(name)
+    found = find_named(name)
     assert found is not None
     entry = found[0]
     answered = []
