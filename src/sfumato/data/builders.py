@@ -10,7 +10,6 @@ import csv
 import gzip
 import io
 import json
-import tarfile
 import zipfile
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -23,10 +22,11 @@ import torch
 from PIL import Image, ImageDraw, ImageFont
 
 from sfumato.data.dataset import Dataset
-from sfumato.data.fetch import run_tool
+from sfumato.data.fetch import archive_members, run_tool
 from sfumato.data.schema import Schema
 from sfumato.data.sources import (
     Array,
+    Rows,
     Source,
     as_stored,
     channels_first,
@@ -34,6 +34,7 @@ from sfumato.data.sources import (
     idx_header,
     npy_header,
 )
+from sfumato.data.tables import TableFile, encode_columns
 from sfumato.progress import Progress
 
 
@@ -110,17 +111,13 @@ _CIFAR_BATCHES = {
 
 def build_cifar_binary(contents: Contents, raw: Path, workshop: Path, progress: Progress) -> None:
     """The published archive: a byte of label and 3072 of picture, channel by channel."""
-    with tarfile.open(raw / contents.files[0]) as archive:
-        for split, batches in _CIFAR_BATCHES.items():
-            rows = []
-            for batch in batches:
-                packed = archive.extractfile(f"cifar-10-batches-bin/{batch}.bin")
-                if packed is None:
-                    raise KeyError(batch)
-                rows.append(np.frombuffer(packed.read(), np.uint8).reshape(-1, 3073))
-            records = np.concatenate(rows)
-            images = records[:, 1:].reshape(-1, *contents.schema.shape)
-            write_arrays(workshop, split, images, records[:, 0])
+    members = archive_members(raw / contents.files[0], lambda path: path.endswith(".bin"))
+    found = {Path(path).stem: packed.read() for path, packed in members}
+    for split, batches in _CIFAR_BATCHES.items():
+        joined = b"".join(found[batch] for batch in batches)
+        records = np.frombuffer(joined, np.uint8).reshape(-1, 3073)
+        images = records[:, 1:].reshape(-1, *contents.schema.shape)
+        write_arrays(workshop, split, images, records[:, 0])
 
 
 def build_cifar_pictures(contents: Contents, raw: Path, workshop: Path, progress: Progress) -> None:
@@ -186,17 +183,11 @@ def build_drawings(contents: Contents, raw: Path, workshop: Path, progress: Prog
     classes = contents.schema.classes
     wanted = {f"package/src/drawings/{name}.ndjson.gz": name for name in classes}
     drawn: dict[str, Array] = {}
-    with (
-        tarfile.open(raw / contents.files[0]) as archive,
-        progress.stage("Reading drawings", len(classes)) as stage,
-    ):
-        for member in archive:  # in the archive's order: looking members up would unpack it anew
-            packed = archive.extractfile(member) if member.name in wanted else None
-            if packed is None:
-                continue
+    with progress.stage("Reading drawings", len(classes)) as stage:
+        for path, packed in archive_members(raw / contents.files[0], wanted.__contains__):
             lines = gzip.decompress(packed.read()).decode("utf-8").splitlines()
             ink = np.array([json.loads(line) for line in lines if line.strip()], np.float64)
-            drawn[wanted[member.name]] = np.rint(255 * ink.reshape(-1, 1, 28, 28)).astype(np.uint8)
+            drawn[wanted[path]] = np.rint(255 * ink.reshape(-1, 1, 28, 28)).astype(np.uint8)
             stage.advance()
     images = np.stack([drawn[name][:_DRAWINGS_EACH] for name in classes])  # (345, 100, 1, 28, 28)
     labels = np.repeat(np.arange(len(classes)), images.shape[1])
@@ -333,9 +324,22 @@ _MISSING = "?"
 _ROWS_AT_ONCE = 20_000
 
 
-def _encode_text(
-    lines: Iterator[str], contents: Contents, progress: Progress, title: str
-) -> tuple[Array, Array]:
+def build_text_table(contents: Contents, raw: Path, workshop: Path, progress: Progress) -> None:
+    """Two files of text without a header, for training and for testing."""
+    for split, name in zip(("train", "test"), contents.files, strict=True):
+        with (raw / name).open(encoding="utf-8", newline="") as lines:
+            rows = _checked_rows(_text_blocks(lines, contents), contents, name, progress)
+        write_arrays(workshop, split, *rows)
+
+
+def build_payments(contents: Contents, raw: Path, workshop: Path, progress: Progress) -> None:
+    """One .csv with a header and no split."""
+    (name,) = contents.files
+    blocks = TableFile(raw / name, contents.schema).blocks(_ROWS_AT_ONCE)
+    _write_fifths(workshop, *_checked_rows(blocks, contents, name, progress))
+
+
+def _text_blocks(lines: Iterator[str], contents: Contents) -> Iterator[Rows]:
     """Rows of comma-separated text without a header, as the schema's numbers and codes.
 
     Blanks around a cell are dropped and "?" is a missing value; columns that the schema does not
@@ -344,47 +348,25 @@ def _encode_text(
     header, schema = contents.header, contents.schema
     kinds = {column.name: column.kind for column in schema.columns}
     rows = (row for row in csv.reader(lines, skipinitialspace=True) if len(row) == len(header))
-    values, labels = [], []
-    with progress.stage(title, 1) as stage:
-        while block := list(islice(rows, _ROWS_AT_ONCE)):
-            columns: dict[str, Any] = {}
-            for name, cells in zip(header, zip(*block, strict=True), strict=True):
-                if name == schema.label:
-                    columns[name] = [cell.strip().removesuffix(".") for cell in cells]
-                elif kinds.get(name) == "numerical":
-                    columns[name] = np.array(cells, np.float64)
-                elif name in kinds:
-                    trimmed = (" ".join(cell.split()) for cell in cells)
-                    columns[name] = [None if cell == _MISSING else cell for cell in trimmed]
-            table = Dataset.from_table(columns, schema)
-            codes = table.labels
-            values.append(table.values)
-            labels.append(np.zeros(0, np.int64) if codes is None else codes)
+    while block := list(islice(rows, _ROWS_AT_ONCE)):
+        columns: dict[str, Any] = {}
+        for name, cells in zip(header, zip(*block, strict=True), strict=True):
+            if name == schema.label:
+                columns[name] = [cell.strip().removesuffix(".") for cell in cells]
+            elif kinds.get(name) == "numerical":
+                columns[name] = np.array(cells, np.float64)
+            elif name in kinds:
+                trimmed = (" ".join(cell.split()) for cell in cells)
+                columns[name] = [None if cell == _MISSING else cell for cell in trimmed]
+        yield encode_columns(columns, schema)
+
+
+def _checked_rows(
+    blocks: Iterator[Rows], contents: Contents, name: str, progress: Progress
+) -> tuple[Array, Array]:
+    """All values and labels; rows that do not fit the schema are refused."""
+    with progress.stage(f"Reading {name}", 1) as stage:
+        values, labels = (np.concatenate(part) for part in zip(*blocks, strict=True))
+        Dataset.from_values(values, labels, schema=contents.schema)
         stage.advance()
-    return np.concatenate(values), np.concatenate(labels)
-
-
-def build_text_table(contents: Contents, raw: Path, workshop: Path, progress: Progress) -> None:
-    """Two files of text, for training and for testing."""
-    for split, name in zip(("train", "test"), contents.files, strict=True):
-        with (raw / name).open(encoding="utf-8", newline="") as lines:
-            rows = _encode_text(lines, contents, progress, f"Reading {name}")
-            write_arrays(workshop, split, *rows)
-
-
-def build_payments(contents: Contents, raw: Path, workshop: Path, progress: Progress) -> None:
-    """One .csv with a header and no split."""
-    import pyarrow.csv as pa_csv
-
-    with progress.stage(f"Reading {contents.files[0]}", 1) as stage:
-        table = pa_csv.read_csv(
-            io.BytesIO((raw / contents.files[0]).read_bytes()),
-            read_options=pa_csv.ReadOptions(use_threads=False),
-        )
-        columns = {name: table.column(name).to_numpy() for name in table.column_names}
-        records = Dataset.from_table(columns, contents.schema)
-        stage.advance()
-    labels = records.labels
-    if labels is None:
-        raise KeyError(contents.schema.label)
-    _write_fifths(workshop, records.values, labels)
+    return values, labels
