@@ -130,7 +130,7 @@ class NpmPackage:
 
     package: str
     sha256: str
-    folder: str | None
+    folder: str | None = None
 
     @property
     def about(self) -> str:
@@ -143,14 +143,14 @@ class NpmPackage:
 
     def fetch(self, workshop: Path, names: tuple[str, ...], progress: Progress) -> None:
         with progress.stage(f"Fetching {self.about}", 1) as stage:
-            archive = placed_archive(workshop, self.archive)
+            archive = _placed_archive(workshop, self.archive)
             if archive is None:
                 run_tool(["npm", "pack", "--silent", "--ignore-scripts", self.package], workshop)
                 archives = sorted(workshop.glob("*.tgz"))
                 if len(archives) != 1:
                     raise SourceFailed("npm downloaded nothing")
                 archive = archives[0]
-            hand_over(archive, self.archive, self.sha256, self.folder, names, workshop)
+            _hand_over(self, archive, names, workshop)
             stage.advance()
 
 
@@ -165,7 +165,7 @@ class PypiPackage:
 
     archive: str
     sha256: str
-    folder: str | None
+    folder: str | None = None
 
     @property
     def requirement(self) -> str:
@@ -180,7 +180,7 @@ class PypiPackage:
         return f"the Python package {self.requirement}"
 
     def fetch(self, workshop: Path, names: tuple[str, ...], progress: Progress) -> None:
-        archive = placed_archive(workshop, self.archive)
+        archive = _placed_archive(workshop, self.archive)
         if archive is None:
             archive = workshop / self.archive
             # Wheels only: where there is none, pip says which source archives it passed over.
@@ -195,7 +195,7 @@ class PypiPackage:
                 if not links:
                     raise SourceFailed("pip knows no such source archive")
                 download(links[0], archive, progress, _pip_opener(workshop))
-        hand_over(archive, self.archive, self.sha256, self.folder, names, workshop)
+        _hand_over(self, archive, names, workshop)
 
 
 @dataclass(frozen=True)
@@ -457,7 +457,7 @@ def _unpack(archive: Path, workshop: Path, members: Mapping[str, str]) -> None:
         raise SourceFailed("the archive does not hold the files")
 
 
-def placed_archive(workshop: Path, name: str) -> Path | None:
+def _placed_archive(workshop: Path, name: str) -> Path | None:
     """An archive that someone put into the data set's cache folder, or the folder above, by hand."""
     for folder in (workshop.parent, workshop.parent.parent, workshop.parent.parent.parent):
         if (folder / name).is_file():
@@ -465,21 +465,15 @@ def placed_archive(workshop: Path, name: str) -> Path | None:
     return None
 
 
-def hand_over(
-    archive: Path,
-    name: str,
-    sha256: str,
-    folder: str | None,
-    names: tuple[str, ...],
-    workshop: Path,
+def _hand_over(
+    package: NpmPackage | PypiPackage, archive: Path, names: tuple[str, ...], workshop: Path
 ) -> None:
-    """Check an archive and put its files, or without `folder` itself, into the workshop."""
-    _check_hash(archive, "the archive", sha256)
-    if folder is None:
-        if archive != workshop / name:
-            shutil.copyfile(archive, workshop / name)
-        return
-    _unpack(archive, workshop, {f"{folder}/{inside}": inside for inside in names})
+    """Check a package's archive and put its files, or without `folder` itself, into the workshop."""
+    _check_hash(archive, "the archive", package.sha256)
+    if package.folder is not None:
+        _unpack(archive, workshop, {f"{package.folder}/{name}": name for name in names})
+    elif archive != workshop / package.archive:
+        shutil.copyfile(archive, workshop / package.archive)
 
 
 # ------------------------------------------------------------------------------ tools and the web
