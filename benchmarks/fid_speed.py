@@ -24,9 +24,10 @@ from sfumato.data import Dataset, load
 from sfumato.data.dataset import Batch
 from sfumato.evaluation import evaluate
 from sfumato.progress import Progress
-from sfumato.public.networks import FID_PACKAGE
+from sfumato.public.networks import ORIGINS
 from sfumato.public.weights import get_network
 
+(FID_PACKAGE,) = (o.package for o in ORIGINS if o.networks[0].name == "fid-inception")
 IMAGES, ROUNDS = 100, 4
 
 

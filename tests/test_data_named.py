@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sfumato.data import fetch, list_named, load, named, schema_of
+from sfumato.data import catalogue, fetch, find_named, list_named, load, schema_of
 from sfumato.data.fetch import Built, NpmPackage, SourceFailed, Web, ensure
 from sfumato.errors import BadInput, DataUnavailable
 from sfumato.files import sha256_of
@@ -68,6 +68,24 @@ def test_public_facts_of_named_sets_need_no_download(cache: Path) -> None:
         assert entry.sources
         assert all(len(sha) == 64 for sha in entry.files.values())
         assert schema_of(entry.name) == (entry.schema, entry.sizes[entry.splits[0]])
+
+
+def test_the_catalogue_names_every_builder_and_no_other() -> None:
+    built = {
+        source.prepare.func  # type: ignore[attr-defined]
+        for entry in list_named()
+        for source in entry.sources
+        if isinstance(source, fetch.Prepared)
+    }
+    assert built == set(catalogue._BUILDERS.values())
+    # A column that is left out stands in the file and not in the set.
+    census, _ = schema_of("census")
+    prepare = find_named("census")[0].sources[0].prepare  # type: ignore[attr-defined]
+    (contents,) = prepare.args
+    assert set(contents.header) - {column.name for column in census.columns} == {
+        "instance weight",
+        "income",
+    }
 
 
 @pytest.mark.parametrize(
@@ -270,7 +288,7 @@ def test_files_come_over_http_and_a_cut_connection_leaves_nothing(
 def test_each_source_that_answers_gives_the_registered_records(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = named.find_named(name)
+    found = find_named(name)
     assert found is not None
     entry = found[0]
     answered = []

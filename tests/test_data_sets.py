@@ -23,14 +23,29 @@ from PIL import Image, UnidentifiedImageError
 from scipy import integrate, stats
 
 from sfumato.cli.data import data as data_commands
-from sfumato.data import fetch, fonts, gaussians, image_sets, list_named, load, table_sets
-from sfumato.data.entry import array_files, every_fifth, open_arrays, write_arrays
+from sfumato.data import NamedSet, Schema, builders, fetch, gaussians, list_named, load
+from sfumato.data.builders import every_fifth, open_arrays, write_arrays
 from sfumato.data.fetch import NpmPackage, Prepared, PypiPackage, SourceFailed, ensure
 from sfumato.errors import BadInput, DataUnavailable
 from sfumato.files import cache_folder, sha256_of
 from sfumato.progress import Progress
 
 SILENT = Progress()
+SETS = {entry.name: entry for entry in list_named()}
+
+
+def prepare(entry: NamedSet, source: int, raw: Path, workshop: Path) -> None:
+    """Make the set's files of what its source number so-and-so has left in `raw`."""
+    chosen = entry.sources[source]
+    assert isinstance(chosen, Prepared)
+    chosen.prepare(raw, workshop, SILENT)
+
+
+def archive_of(name: str) -> str:
+    (source,) = SETS[name].sources
+    assert isinstance(source, Prepared)
+    (archive,) = source.raw
+    return archive
 
 
 class Heard(Progress):
@@ -252,10 +267,10 @@ def test_a_rendered_set_may_differ_in_pixels_but_not_in_number_or_shape(
     heard = Heard()
     source = fetch.Built("a build", lambda workshop: _drawn(workshop, size, side))
     entry = dataclasses.replace(
-        image_sets.DIGITS,
+        SETS["digits"],
         name="toy",
         sizes={"train": 40, "test": 40},
-        files=array_files(*["0" * 64] * 4),
+        files=dict.fromkeys(SETS["cifar10"].files, "0" * 64),
         sources=(source,),
         open=open_arrays,
         exact=exact,
@@ -276,7 +291,7 @@ def test_a_rendered_set_may_differ_in_pixels_but_not_in_number_or_shape(
 
 def test_both_layouts_of_cifar10_give_the_same_arrays(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
-    names = [name for batches in image_sets._CIFAR_BATCHES.values() for name in batches]
+    names = [name for batches in builders._CIFAR_BATCHES.values() for name in batches]
     images = {name: rng.integers(0, 256, (4, 3, 32, 32), np.uint8) for name in names}
     labels = {name: rng.integers(0, 10, 4, np.uint8) for name in names}
     binary, png = tmp_path / "binary", tmp_path / "png"
@@ -292,17 +307,17 @@ def test_both_layouts_of_cifar10_give_the_same_arrays(tmp_path: Path) -> None:
     for name in names:
         rows = images[name].reshape(4, 3, 1024).transpose(0, 2, 1)  # a picture a row of pixels
         (png / "raw" / f"{name}.png").write_bytes(picture(np.ascontiguousarray(rows)))
-    for split, batches in image_sets._CIFAR_BATCHES.items():
+    for split, batches in builders._CIFAR_BATCHES.items():
         listed = np.concatenate([labels[name] for name in batches]).tolist()
         (png / "raw" / f"{split}_lables.json").write_text(json.dumps(listed))
-    image_sets._cifar_from_binary(binary / "raw", binary, SILENT)
-    image_sets._cifar_from_pictures(png / "raw", png, SILENT)
+    prepare(SETS["cifar10"], 0, binary / "raw", binary)
+    prepare(SETS["cifar10"], 1, png / "raw", png)
     for split, size in (("train", 20), ("test", 4)):
         one, other = arrays(binary, split), arrays(png, split)
         assert one[0].shape == (size, 3, 32, 32)
         assert np.array_equal(one[0], other[0])
         assert np.array_equal(one[1], other[1])
-        batches = image_sets._CIFAR_BATCHES[split]
+        batches = builders._CIFAR_BATCHES[split]
         assert np.array_equal(one[0], np.concatenate([images[name] for name in batches]))
 
 
@@ -315,12 +330,12 @@ def test_xrays_come_in_three_sizes_with_their_class(rooms: tuple[Path, Path]) ->
             for index in range(count):
                 gray = np.full((224, 224), 40 * index + 100 * code, np.uint8)
                 content[f"{base}/{split}/{name}/{index}.jpeg"] = picture(gray, "JPEG")
-    (raw / image_sets._XRAY_WHEEL).write_bytes(zipped(content))
-    image_sets._prepare_xrays(raw, workshop, SILENT)
+    (raw / archive_of("chest-xray")).write_bytes(zipped(content))
+    prepare(SETS["chest-xray"], 0, raw, workshop)
     opened = (
-        (image_sets.CHEST_XRAY_28, 28),
-        (image_sets.CHEST_XRAY, 64),
-        (image_sets.CHEST_XRAY_128, 128),
+        (SETS["chest-xray-28"], 28),
+        (SETS["chest-xray"], 64),
+        (SETS["chest-xray-128"], 128),
     )
     for entry, side in opened:
         source = entry.open(workshop, "train")
@@ -333,7 +348,7 @@ def test_xrays_come_in_three_sizes_with_their_class(rooms: tuple[Path, Path]) ->
 
 
 def test_the_three_sizes_of_xrays_share_one_download() -> None:
-    sets = (image_sets.CHEST_XRAY, image_sets.CHEST_XRAY_28, image_sets.CHEST_XRAY_128)
+    sets = [SETS[f"chest-xray{side}"] for side in ("", "-28", "-128")]
     assert {entry.store for entry in sets} == {"chest-xray"}
     assert sets[0].files == sets[1].files == sets[2].files
     assert "128×128" in sets[2].about
@@ -343,8 +358,12 @@ def test_drawings_are_read_by_class_whatever_their_order_in_the_archive(
     rooms: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     raw, workshop = rooms
-    monkeypatch.setattr(image_sets, "_QUICKDRAW_CLASSES", "\nThe Mona\nLisa, cat\n")
-    monkeypatch.setattr(image_sets, "_QUICKDRAW_EACH", 10)
+    monkeypatch.setattr(builders, "_DRAWINGS_EACH", 10)
+    archive = archive_of("quickdraw")
+
+    def draw(*classes: str) -> None:
+        schema = Schema(kind="images", shape=(1, 28, 28), classes=classes)
+        builders.build_drawings(builders.Contents((archive,), schema), raw, workshop, SILENT)
 
     def file(value: float) -> bytes:
         return gzip.compress("".join(json.dumps([value] * 784) + "\n" for _ in range(10)).encode())
@@ -354,24 +373,21 @@ def test_drawings_are_read_by_class_whatever_their_order_in_the_archive(
         "package/src/categories.js": b"",
         "package/src/drawings/The Mona Lisa.ndjson.gz": file(1),
     }
-    (raw / image_sets._QUICKDRAW_ARCHIVE).write_bytes(tarred(content))
-    image_sets._prepare_quickdraw(raw, workshop, SILENT)
+    (raw / archive).write_bytes(tarred(content))
+    draw("The Mona Lisa", "cat")
     for split, each in (("train", 8), ("test", 2)):
         values, labels = arrays(workshop, split)
         assert values.shape == (2 * each, 1, 28, 28)
         assert labels.tolist() == [0] * each + [1] * each
         assert np.unique(values[labels == 0]).tolist() == [255]
         assert np.unique(values[labels == 1]).tolist() == [128]
-    monkeypatch.setattr(image_sets, "_QUICKDRAW_CLASSES", "cat, dog")
     with pytest.raises(KeyError):
-        image_sets._prepare_quickdraw(raw, workshop, SILENT)
+        draw("cat", "dog")
 
 
 def test_there_are_345_different_things_to_draw() -> None:
-    assert image_sets.QUICKDRAW.schema.n_classes == 345
-    assert {"The Great Wall of China", "t-shirt", "zigzag"} <= set(
-        image_sets.QUICKDRAW.schema.classes
-    )
+    assert SETS["quickdraw"].schema.n_classes == 345
+    assert {"The Great Wall of China", "t-shirt", "zigzag"} <= set(SETS["quickdraw"].schema.classes)
 
 
 def test_faces_are_decoded_as_keras_would(rooms: tuple[Path, Path]) -> None:
@@ -379,7 +395,7 @@ def test_faces_are_decoded_as_keras_would(rooms: tuple[Path, Path]) -> None:
     rng = np.random.default_rng(1)
     weights = []
     file = bytearray(60_000)
-    for index, (shape, kernel_at, bias_at) in enumerate(image_sets._DECODER_LAYERS):
+    for index, (shape, kernel_at, bias_at) in enumerate(builders._DECODER_LAYERS):
         kernel = rng.normal(0, 0.2, shape).astype("<f4")
         bias = rng.normal(0, 0.2, shape[2] if index < 3 else shape[3]).astype("<f4")
         file[kernel_at : kernel_at + kernel.nbytes] = kernel.tobytes()
@@ -387,12 +403,13 @@ def test_faces_are_decoded_as_keras_would(rooms: tuple[Path, Path]) -> None:
         weights.append((torch.tensor(kernel), torch.tensor(bias)))
     codes = rng.random((5, 2048)).astype(np.float32)
     content = {"face_hunters/decodeur.h5": bytes(file)}
-    for group in image_sets._FACE_GROUPS:
+    for name in SETS["faces"].schema.classes:
+        group = name.replace(" ", "_")
         stream = io.BytesIO()
         np.save(stream, codes)
         content[f"face_hunters/img_{group}.csv.npy"] = stream.getvalue()
-    (raw / image_sets._FACES_WHEEL).write_bytes(zipped(content))
-    image_sets._prepare_faces(raw, workshop, SILENT)
+    (raw / archive_of("faces")).write_bytes(zipped(content))
+    prepare(SETS["faces"], 0, raw, workshop)
     values, labels = arrays(workshop, "test")
     assert np.array_equal(labels, np.arange(7))
     # The other route: transposed convolutions proper, as Keras defines them.
@@ -415,13 +432,13 @@ def _typeface(name: str) -> bytes:
 
 
 def test_digits_are_drawn_as_mnist_has_them() -> None:
-    digits = fonts.render_digits(_typeface("DejaVuSans.ttf"))
+    digits = builders.render_digits(_typeface("DejaVuSans.ttf"))
     assert digits is not None
     assert digits.shape == (10, 28, 28)
     assert digits.dtype == np.uint8
     for digit in digits:
         rows, columns = np.flatnonzero(digit.any(1)), np.flatnonzero(digit.any(0))
-        assert max(np.ptp(rows), np.ptp(columns)) + 1 == fonts.BOX
+        assert max(np.ptp(rows), np.ptp(columns)) + 1 == builders.BOX
         assert abs(rows.min() + rows.max() - 27) <= 1
         assert abs(columns.min() + columns.max() - 27) <= 1
         assert digit.max() == 255
@@ -432,7 +449,7 @@ def test_digits_are_drawn_as_mnist_has_them() -> None:
 
 @pytest.mark.parametrize("typeface", [b"", b"no font at all", _typeface("STIXSizOneSymReg.ttf")])
 def test_typefaces_without_ten_digits_are_left_out(typeface: bytes) -> None:
-    assert fonts.render_digits(typeface) is None
+    assert builders.render_digits(typeface) is None
 
 
 def test_no_typeface_is_both_trained_and_tested_on(
@@ -448,10 +465,12 @@ def test_no_typeface_is_both_trained_and_tested_on(
             (target / f"{name}.ttf").write_bytes(_typeface(f"{name}.ttf"))
         (target / "README").write_text("")
 
-    monkeypatch.setattr(fonts, "run_tool", unpack)
-    for package in ("fonts-a.deb", "fonts-b.deb"):  # the second brings the same typefaces again
+    monkeypatch.setattr(builders, "run_tool", unpack)
+    packages = ("fonts-a.deb", "fonts-b.deb")  # the second brings the same typefaces again
+    for package in packages:
         (raw / package).write_bytes(b"")
-    fonts._prepare(raw, workshop, SILENT)
+    contents = builders.Contents(packages, SETS["font-digits"].schema)
+    builders.build_typefaces(contents, raw, workshop, SILENT)
     train, labels = arrays(workshop, "train")
     test, _ = arrays(workshop, "test")
     assert (len(train), len(test)) == (40, 10)
@@ -487,10 +506,10 @@ def test_adult_is_read_with_its_quirks(rooms: tuple[Path, Path]) -> None:
     raw, workshop = rooms
     (raw / "adult.data").write_text(f"{ADULT_ROW}\n{ADULT_GAPS}\n\n")
     (raw / "adult.test").write_text(f"|1x3 Cross validator\n{ADULT_ROW}.\n{ADULT_GAPS}.\n\n")
-    table_sets._prepare_adult(raw, workshop, SILENT)
+    prepare(SETS["adult"], 0, raw, workshop)
     train, labels = arrays(workshop, "train")
     assert labels.tolist() == [0, 1]
-    names = [column.name for column in table_sets.ADULT.schema.columns]
+    names = [column.name for column in SETS["adult"].schema.columns]
     first = dict(zip(names, train[0], strict=True))
     assert (first["age"], first["workclass"], first["education"]) == (39, 5, 0)
     assert (first["capital-gain"], first["hours-per-week"]) == (2174, 40)
@@ -517,7 +536,7 @@ def test_rows_that_do_not_fit_the_documentation_are_refused(
     for name in ("adult.data", "adult.test"):
         (raw / name).write_text(ADULT_ROW.replace(old, new) + "\n")
     with pytest.raises(BadInput, match=column):
-        table_sets._prepare_adult(raw, workshop, SILENT)
+        prepare(SETS["adult"], 0, raw, workshop)
 
 
 CENSUS_ROW = (
@@ -536,15 +555,15 @@ def test_census_leaves_out_the_weight_and_keeps_na_as_an_answer(rooms: tuple[Pat
     packed.mkdir()
     for name in ("census-income.data", "census-income.test"):
         (raw / name).write_text(CENSUS_ROW * 3)
-    table_sets._prepare_census(raw, workshop, SILENT)
+    prepare(SETS["census"], 0, raw, workshop)
     for split in ("train", "test"):
         (raw / f"census_income_1994_1995_{split}.csv").write_text(CENSUS_ROW * 3)
-    table_sets._prepare_census_packed(raw, packed, SILENT)
+    prepare(SETS["census"], 1, raw, packed)
     values, labels = arrays(workshop, "train")
     assert np.array_equal(values, arrays(packed, "train")[0], equal_nan=True)
     assert values.shape == (3, 40)
     assert labels.tolist() == [1, 1, 1]
-    columns = table_sets.CENSUS.schema.columns
+    columns = SETS["census"].schema.columns
     answers = {
         column.name: column.categories[int(value)]
         for column, value in zip(columns, values[0], strict=True)
@@ -566,7 +585,7 @@ def test_credit_is_split_by_position(rooms: tuple[Path, Path]) -> None:
         label = '"1"' if index == 5 else '"0"'
         lines.append(",".join([str(index), *["-1.5"] * 28, "9.99", label]))
     (raw / "creditcard.csv").write_text("\n".join(lines) + "\n")
-    table_sets._prepare_credit(raw, workshop, SILENT)
+    prepare(SETS["credit"], 0, raw, workshop)
     values, labels = arrays(workshop, "test")
     assert values[:, 0].tolist() == [0, 5, 10]
     assert labels.tolist() == [0, 1, 0]
@@ -639,12 +658,10 @@ def test_the_drawn_points_are_those_of_the_papers(cache: Path) -> None:
         score = -gaussians.joint_log_density(data.values, data.labels).mean()
         assert score == pytest.approx(math.log(25 * 2 * math.pi * math.e * 0.04), abs=0.02)
     assert {file.name for file in (cache / "gaussians-2d").iterdir()} >= set(
-        gaussians.GAUSSIANS_2D.files
+        SETS["gaussians-2d"].files
     )
-    hashes = {
-        name: sha256_of(cache / "gaussians-2d" / name) for name in gaussians.GAUSSIANS_2D.files
-    }
-    assert hashes["train-labels.npy"] == gaussians.GAUSSIANS_2D.files["train-labels.npy"]
+    hashes = {name: sha256_of(cache / "gaussians-2d" / name) for name in SETS["gaussians-2d"].files}
+    assert hashes["train-labels.npy"] == SETS["gaussians-2d"].files["train-labels.npy"]
 
 
 # ---------------------------------------------------------------------------------------- commands
@@ -671,7 +688,7 @@ def test_info_shows_all_public_facts(cache: Path) -> None:
     assert "32,561 train + 16,281 test" in text
     assert "Trinadad&Tobago" in text
     facts = json.loads(run("info", "adult", "--json"))
-    assert facts["schema"] == table_sets.ADULT.schema.to_json()
+    assert facts["schema"] == SETS["adult"].schema.to_json()
     assert facts["cached"] is False
     assert "28×28, gray" in run("info", "quickdraw")
 

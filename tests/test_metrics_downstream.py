@@ -15,7 +15,7 @@ from sklearn.datasets import load_digits
 from sklearn.metrics import average_precision_score, roc_auc_score
 from sklearn.tree import DecisionTreeClassifier
 
-from sfumato.data import Column, Dataset, Schema, gaussians
+from sfumato.data import Column, Dataset, Schema, gaussians, schema_of
 from sfumato.errors import BadInput
 from sfumato.evaluation import evaluate, list_metrics, preset_metrics, twelve
 from sfumato.evaluation.adaboost import AdaBoost, Histograms
@@ -89,7 +89,7 @@ def mixture(n: int = 2000, seed: int = 0) -> Dataset:
     return Dataset.from_values(
         points.clip(-1, 5).astype(np.float32),
         gaussians.CENTRE_CLASSES[which],
-        schema=gaussians.GAUSSIANS_2D.schema,
+        schema=schema_of("gaussians-2d")[0],
         name=f"mixture-{seed}",
     )
 
@@ -375,7 +375,7 @@ def test_points_of_the_mixture_score_its_entropy_and_cover_its_modes():
     assert found["modes.covered"].value == 1
     assert "no record of mixture-1 was read" in found["nll"].source
     wrong = Dataset.from_values(
-        mixture().values, (mixture().labels + 1) % 5, schema=gaussians.GAUSSIANS_2D.schema
+        mixture().values, (mixture().labels + 1) % 5, schema=schema_of("gaussians-2d")[0]
     )
     other = evaluate(wrong, mixture(50, 1), metrics=("nll", "modes"))
     assert other["nll"].value > found["nll"].value + 5

@@ -18,7 +18,7 @@ import torch
 from PIL import Image
 
 from sfumato.data import Column, Dataset, Schema, load
-from sfumato.data.entry import open_arrays, write_arrays
+from sfumato.data.builders import open_arrays, write_arrays
 from sfumato.data.tables import CSV_BYTES, PARQUET_ROWS
 from sfumato.errors import BadInput
 from sfumato.testing.readers import COUNTS, check_reader

@@ -17,9 +17,15 @@ from torch.nn import functional as F
 from sfumato.data.fetch import SourceFailed
 from sfumato.errors import BadInput, CorruptArtifact, DataUnavailable
 from sfumato.public import weights as registry
-from sfumato.public.architectures import VGG, VGG16_BLOCKS, AlexNet, ResNet
+from sfumato.public.architectures import (
+    VGG,
+    VGG16_BLOCKS,
+    AlexNet,
+    FIDInception,
+    ResNet,
+    fold_batch_norms,
+)
 from sfumato.public.foreign import read_members, read_pickle
-from sfumato.public.inception import FIDInception, fold_batch_norms
 from sfumato.public.network import Network, NetworkInfo, Preprocessing, activations, lpips
 from sfumato.public.networks import Origin, resnet50_from_keras
 from sfumato.public.weights import get_network, list_networks

@@ -16,9 +16,10 @@ from sfumato.data.fetch import ensure
 from sfumato.errors import DataUnavailable
 from sfumato.public.foreign import read_members
 from sfumato.public.network import activations, lpips
-from sfumato.public.networks import FID_PACKAGE
+from sfumato.public.networks import ORIGINS
 from sfumato.public.weights import get_network, list_networks
 
+(FID_PACKAGE,) = (o.package for o in ORIGINS if o.networks[0].name == "fid-inception")
 pytestmark = [pytest.mark.network, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 
 # What ImageNet's classes call a Chinese temple hall with curved roofs.

@@ -97,8 +97,12 @@ def atomic_path(path: Path, *, mode: int | None = None) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def atomic_folder(path: Path, *, mode: int | None = None) -> Iterator[Path]:
-    """The same for a new folder of plain files: made beside its place, every file and name flushed, renamed in one step."""
+def atomic_folder(path: Path, *, mode: int | None = None, flush: bool = True) -> Iterator[Path]:
+    """The same for a new folder of plain files: made beside its place, every file and name flushed, renamed in one step.
+
+    It may take the place of an empty folder. Without `flush` its files may lie in folders of their own, and a power cut may
+    take them: flushing thousands of pictures one by one would take longer than making them.
+    """
     path = Path(path)
     workshop = path.parent / f".{path.name[:_NAME_CHARACTERS]}.{secrets.token_hex(4)}.part"
     made = workshop / path.name
@@ -108,7 +112,7 @@ def atomic_folder(path: Path, *, mode: int | None = None) -> Iterator[Path]:
             _open_workshop(made)
             made.mkdir(mode=0o777 if mode is None else 0o700)
             yield made
-            for file in made.iterdir():
+            for file in made.iterdir() if flush else ():
                 with file.open("rb+") as stream:
                     if mode is not None:
                         os.fchmod(stream.fileno(), mode)

@@ -138,7 +138,7 @@ def info(name: str, as_json: bool) -> None:
 
 
 def _find(name: str) -> NamedSet:
-    from sfumato.data.named import find_named, unknown_set
+    from sfumato.data.catalogue import find_named, unknown_set
 
     found = find_named(name)
     if found is None:

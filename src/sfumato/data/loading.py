@@ -18,10 +18,9 @@ from typing import Any
 
 import numpy as np
 
+from sfumato.data.catalogue import NamedSet, find_named, unknown_name
 from sfumato.data.dataset import Dataset, stated_range
-from sfumato.data.entry import NamedSet
 from sfumato.data.folders import FolderSource, class_folders
-from sfumato.data.named import find_named, unknown_name
 from sfumato.data.schema import Schema, ValueRange, class_names
 from sfumato.data.sources import (
     Source,

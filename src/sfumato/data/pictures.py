@@ -6,6 +6,7 @@ import numpy as np
 from PIL import Image
 
 from sfumato.data.dataset import Dataset
+from sfumato.data.sources import eight_bits
 
 
 def sample_grid(
@@ -16,9 +17,7 @@ def sample_grid(
     A class with fewer images leaves the rest of its row blank.
     """
     channels, height, width = dataset.schema.shape
-    images = dataset.images
-    if images.dtype != np.uint8:
-        images = (np.clip(images, 0, 1) * 255).round().astype(np.uint8)
+    images = eight_bits(dataset.images)
     labels = dataset.labels
     if labels is None:
         rows = [np.arange(r * per_class, min((r + 1) * per_class, len(images))) for r in range(10)]

@@ -21,6 +21,7 @@ import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import repeat
 from pathlib import Path
 from typing import IO, Any, ClassVar, Literal, cast
 
@@ -117,6 +118,14 @@ class Scale:
             return unit.astype(np.float32)
 
 
+def eight_bits(unit: Array) -> Array:
+    """Pixels of 0 … 1 as bytes: what lies outside is cut off, a pixel that is no number becomes black, bytes stay."""
+    if unit.dtype == np.uint8:
+        return unit
+    whole = np.nan_to_num(unit, nan=0.0).clip(0.0, 1.0) * np.float32(255.0)
+    return np.rint(whole).astype(np.uint8)
+
+
 class ArraySource(Source):
     """Arrays in memory, or mapped from a file; blocks are views, nothing is copied unless scaled."""
 
@@ -195,54 +204,45 @@ class Stored:
                 yield np.frombuffer(data, self.dtype).reshape(rows, *self.shape[1:])
 
 
+@dataclass(frozen=True)
+class _Files:
+    """Values and labels inside files, how they are arranged as rows, and how they become 0 … 1."""
+
+    values: Stored
+    labels: Stored | None
+    arrange: Callable[[Array], Array]
+    scale: Scale | None
+
+
 class FileSource(StreamSource):
     """Images and labels inside compressed files, read front to back in constant memory."""
 
-    def __init__(
-        self,
-        values: Stored,
-        labels: Stored | None,
-        arrange: Callable[[Array], Array],
-        scale: Scale | None = None,
-    ) -> None:
-        self.values = values
-        self.labels = labels
-        self.arrange = arrange
-        self.scale = scale
+    def __init__(self, files: _Files) -> None:
+        self._files = files
 
     def __len__(self) -> int:
-        return self.values.shape[0]
+        return self._files.values.shape[0]
 
     def blocks(self, size: int) -> Iterator[Rows]:
-        if self.labels is None:
-            for values in self.values.blocks(size):
-                yield self._unit(values), None
-        else:
-            for values, labels in zip(
-                self.values.blocks(size), self.labels.blocks(size), strict=True
-            ):
-                yield self._unit(values), labels
-
-    def _unit(self, stored: Array) -> Array:
-        arranged = self.arrange(stored)
-        return arranged if self.scale is None else self.scale(arranged)
+        stored, scale = self._files, self._files.scale
+        codes: Iterator[Array | None] = repeat(None)
+        if stored.labels is not None:
+            codes = stored.labels.blocks(size)
+        for values, labels in zip(stored.values.blocks(size), codes, strict=False):
+            arranged = stored.arrange(values)
+            yield arranged if scale is None else scale(arranged), labels
 
 
 class MappedSource(ArraySource):
     """Arrays mapped from uncompressed files; travels to another process as paths, not as rows."""
 
-    def __init__(
-        self,
-        values: Stored,
-        labels: Stored | None,
-        arrange: Callable[[Array], Array],
-        scale: Scale | None = None,
-    ) -> None:
-        self._parts = (values, labels, arrange, scale)
-        super().__init__(arrange(values.map()), None if labels is None else labels.map(), scale)
+    def __init__(self, files: _Files) -> None:
+        self._files = files
+        labels = None if files.labels is None else files.labels.map()
+        super().__init__(files.arrange(files.values.map()), labels, files.scale)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return MappedSource, self._parts
+        return MappedSource, (self._files,)
 
 
 def from_files(
@@ -256,9 +256,8 @@ def from_files(
             f"The images in {values.path} and their labels are not equally many; give one label "
             "an image."
         )
-    if values.mappable and (labels is None or labels.mappable):
-        return MappedSource(values, labels, arrange, scale)
-    return FileSource(values, labels, arrange, scale)
+    mappable = values.mappable and (labels is None or labels.mappable)
+    return (MappedSource if mappable else FileSource)(_Files(values, labels, arrange, scale))
 
 
 # ---------------------------------------------------------------------------------- image layouts

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
-import tempfile
 import zipfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -25,10 +23,10 @@ from PIL import Image
 
 from sfumato.data.folders import folder_name
 from sfumato.data.schema import Schema
-from sfumato.data.sources import Array
+from sfumato.data.sources import Array, eight_bits
 from sfumato.data.tables import arrow_schema, decode_rows
 from sfumato.errors import BadInput
-from sfumato.files import atomic_path, write_json
+from sfumato.files import atomic_folder, atomic_path, write_json
 from sfumato.progress import Progress
 
 if TYPE_CHECKING:
@@ -141,7 +139,7 @@ def _save_table(data: Dataset, path: Path, progress: Progress) -> None:
         for batch in data.batches(_rows_at_once(data)):
             values = batch.values.numpy()
             if data.schema.kind == "images":
-                values = _eight_bits(values) if text else _in_units(values, data.schema)
+                values = eight_bits(values) if text else _in_units(values, data.schema)
             labels = None if batch.labels is None else batch.labels.numpy()
             writer.write_batch(decode_rows(values, labels, data.schema, layout))
             stage.advance(len(batch))
@@ -164,14 +162,17 @@ def _save_folder(data: Dataset, path: Path, progress: Progress) -> None:
         )
     size = _size(data)
     digits = max(5, len(str(size - 1)))
-    with _atomic_folder(path) as folder, progress.stage(f"Writing {path.name}", size) as stage:
+    with (
+        atomic_folder(path, flush=False) as folder,
+        progress.stage(f"Writing {path.name}", size) as stage,
+    ):
         homes = [folder / folder_name(name) for name in data.schema.classes] or [folder]
         for home in homes:
             home.mkdir(exist_ok=True)
         start = 0
         with ThreadPoolExecutor(min(8, (os.cpu_count() or 1) + 1)) as pool:
             for batch in data.batches(256):
-                pixels = _eight_bits(batch.values.numpy())
+                pixels = eight_bits(batch.values.numpy())
                 codes = [0] * len(batch) if batch.labels is None else batch.labels.tolist()
                 if min(codes) < 0:
                     raise BadInput(
@@ -193,34 +194,6 @@ def _write_png(pixels: Array, file: Path) -> None:
     Image.fromarray(np.ascontiguousarray(picture)).save(file, "PNG")
 
 
-@contextlib.contextmanager
-def _atomic_folder(path: Path) -> Iterator[Path]:
-    """Yield a new folder beside `path` that takes its place on success and vanishes on failure."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent))
-    except OSError as error:
-        raise BadInput(
-            f"Cannot write {path}: {error.strerror or error}; choose a folder that can be written "
-            "to."
-        ) from error
-    try:
-        yield temporary
-        umask = os.umask(0)
-        os.umask(umask)
-        temporary.chmod(0o777 & ~umask)
-        if path.exists():
-            path.rmdir()
-        temporary.replace(path)
-    except OSError as error:
-        raise BadInput(
-            f"Cannot write {path}: {error.strerror or error}; free some space or choose another "
-            "folder."
-        ) from error
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
-
-
 def _written(schema: Schema, dtype: np.dtype[Any]) -> Schema:
     """The schema of what is written: bytes settle their range, floating point states its own."""
     if schema.kind != "images":
@@ -234,13 +207,6 @@ def _in_units(images: Array, schema: Schema) -> Array:
         return images
     low, high = schema.value_range
     return (images.astype(np.float64) * (high - low) + low).astype(np.float32)
-
-
-def _eight_bits(images: Array) -> Array:
-    if images.dtype == np.uint8:
-        return images
-    # A pixel that is no number becomes black.
-    return np.rint(np.nan_to_num(images, nan=0.0).clip(0.0, 1.0) * 255.0).astype(np.uint8)
 
 
 def _size(data: Dataset) -> int:

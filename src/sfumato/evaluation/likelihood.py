@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from sfumato.data import Schema, gaussians
+from sfumato.data import Schema, gaussians, schema_of
 from sfumato.errors import BadInput
 from sfumato.evaluation.metrics import Comparison, Measurement, Step, normal, register, wilson
 
@@ -41,7 +41,7 @@ def modes_covered(points: Array, labels: Array) -> Array:
 
 
 def _is_mixture(schema: Schema) -> bool:
-    wanted = gaussians.GAUSSIANS_2D.schema
+    wanted, _ = schema_of("gaussians-2d")
     return schema.columns == wanted.columns and schema.n_classes == wanted.n_classes
 
 

