@@ -55,6 +55,15 @@ def wall_breaches(source: str) -> list[str]:
     return found
 
 
+def written_to(target: ast.expr) -> list[ast.expr]:
+    """What an assignment changes: `a.b` of `a.b[c] = …` and of `x, a.b = …`."""
+    if isinstance(target, ast.Tuple | ast.List):
+        return [place for one in target.elts for place in written_to(one)]
+    if isinstance(target, ast.Subscript | ast.Starred):
+        return written_to(target.value)
+    return [target]
+
+
 def kept_rows(tree: ast.AST) -> list[str]:
     """Functions that are given a batch of private rows and keep, log or print something."""
     found = []
@@ -74,11 +83,11 @@ def kept_rows(tree: ast.AST) -> list[str]:
                 targets = node.targets
             elif isinstance(node, ast.AugAssign | ast.AnnAssign):
                 targets = [node.target]
+            places = [place for target in targets for place in written_to(target)]
             found += [
-                f"{function.name} assigns {ast.unparse(t)}"
-                for t in targets
-                for part in ast.walk(t)
-                if isinstance(part, ast.Attribute)
+                f"{function.name} assigns {ast.unparse(place)}"
+                for place in places
+                if isinstance(place, ast.Attribute)
             ]
             if isinstance(node, ast.Global | ast.Nonlocal):
                 found.append(f"{function.name} writes outside itself")
