@@ -1,4 +1,4 @@
-"""How results of benchmarks are filed, and that what they name is there."""
+"""How results of benchmarks are filed, that what they name is there, and that the README repeats no number wrongly."""
 
 from __future__ import annotations
 
@@ -76,6 +76,23 @@ def test_results_are_those_kept_and_every_heading_is_in_the_contents():
     assert headings == re.findall(r"^- \[(.+)\]\(#", text, re.MULTILINE)
     kept = {path.stem for path in (BENCHMARKS / "results").glob("*.md")}
     assert kept <= set(script("run").BENCHMARKS)
+
+
+def test_the_readme_repeats_numbers_of_the_results_and_is_two_screens():
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert len(readme.splitlines()) <= 95
+    table = readme.partition("## Results")[2].partition("## ")[0]
+    rows = [line for line in table.splitlines() if line.startswith("|")][2:]
+    results = (BENCHMARKS / "RESULTS.md").read_text(encoding="utf-8")
+    measured = re.compile(r"\d+\.\d \(\d+\.\d–\d+\.\d\)")
+    assert len(measured.findall(table)) >= 10
+    for row in rows:
+        # The accuracies of a row stand side by side in one row of the results.
+        found = measured.findall(row)
+        if found:
+            assert " | ".join(found) in results
+        for number in re.findall(r"\*(\d+(?:\.\d)?)\*", row):
+            assert f"*{number}*" in results
 
 
 @pytest.mark.parametrize("vary", [[], ["data=a,b"], ["keep=1,0.9", "epsilons=1,0.5", "seeds=0"]])
