@@ -75,7 +75,7 @@ docs: setup-docs ## build the documentation into site/
 	@NO_MKDOCS_2_WARNING=1 "$(PY)" -m mkdocs build --strict --quiet
 	@echo "The documentation is in site/; open site/index.html."
 
-bench: setup ## measure speed and accuracy (long; see benchmarks/)
+bench: setup ## measure speed and accuracy (long; BENCH_ARGS="NAME …" for some, --results only writes RESULTS.md)
 	@"$(PY)" benchmarks/run.py $(BENCH_ARGS)
 
 clean: ## remove caches and builds; keeps .venv and runs/

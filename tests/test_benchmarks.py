@@ -1,20 +1,33 @@
-"""How results of benchmarks are filed: rows of several runs become one table, and every command is named."""
+"""How results of benchmarks are filed, that what they name is there, and that the README repeats no number wrongly."""
 
 from __future__ import annotations
 
 import importlib.util
+import re
+import shlex
 from pathlib import Path
+from types import ModuleType
 
-RUN = Path(__file__).parents[1] / "benchmarks" / "run.py"
+import pytest
+
+from sfumato.comparison import read_config
+
+ROOT = Path(__file__).parents[1]
+BENCHMARKS = ROOT / "benchmarks"
+FILES = sorted([*(BENCHMARKS / "accuracy").glob("*.toml"), *(ROOT / "examples").glob("*.toml")])
 
 
-def filed(paths: list[Path]) -> tuple[str, str]:
-    spec = importlib.util.spec_from_file_location("benchmark_run", RUN)
+def script(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"benchmark_{name}", BENCHMARKS / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    return module.filed(paths, "python benchmarks/some.py")
+    return module
+
+
+def filed(paths: list[Path]) -> tuple[str, str]:
+    return script("run").filed(paths, "python benchmarks/some.py")
 
 
 def test_rows_of_several_runs_become_one_table(tmp_path):
@@ -39,3 +52,60 @@ def test_tables_with_other_headings_stay_apart_and_the_usual_command_stands_in(t
     tables = output.split("\n\n")
     assert [t.splitlines()[0] for t in tables] == ["| x | y |", "| z |", "| x | w |"]
     assert all(len(t.splitlines()) == 3 for t in tables)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_every_comparison_can_be_read(path):
+    assert read_config(path).variants
+
+
+def test_every_command_names_files_that_are_there():
+    for entry in script("run").BENCHMARKS.values():
+        for command in entry["commands"]:
+            python, *arguments = shlex.split(command)
+            assert python == "python"
+            named = [a for a in arguments if a.endswith((".py", ".toml"))]
+            assert named
+            assert [a for a in named if not (ROOT / a).exists()] == []
+
+
+def test_results_are_those_kept_and_every_heading_is_in_the_contents():
+    text = (BENCHMARKS / "RESULTS.md").read_text(encoding="utf-8")
+    assert text == script("run").results(BENCHMARKS / "results")
+    headings = re.findall(r"^## (.+)$", text, re.MULTILINE)
+    assert headings == re.findall(r"^- \[(.+)\]\(#", text, re.MULTILINE)
+    kept = {path.stem for path in (BENCHMARKS / "results").glob("*.md")}
+    assert kept <= set(script("run").BENCHMARKS)
+
+
+def test_the_readme_repeats_numbers_of_the_results_and_is_two_screens():
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert len(readme.splitlines()) <= 95
+    table = readme.partition("## Results")[2].partition("## ")[0]
+    rows = [line for line in table.splitlines() if line.startswith("|")][2:]
+    results = (BENCHMARKS / "RESULTS.md").read_text(encoding="utf-8")
+    measured = re.compile(r"\d+\.\d \(\d+\.\d–\d+\.\d\)")
+    assert len(measured.findall(table)) >= 10
+    for row in rows:
+        # The accuracies of a row stand side by side in one row of the results.
+        found = measured.findall(row)
+        if found:
+            assert " | ".join(found) in results
+        for number in re.findall(r"\*(\d+(?:\.\d)?)\*", row):
+            assert f"*{number}*" in results
+
+
+@pytest.mark.parametrize("vary", [[], ["data=a,b"], ["keep=1,0.9", "epsilons=1,0.5", "seeds=0"]])
+def test_variations_are_every_combination(vary):
+    accuracy = script("accuracy")
+    found = accuracy.variations(vary)
+    assert len(found) == {0: 1, 1: 2, 3: 4}[len(vary)]
+    assert all(isinstance(f.get("epsilons", []), list) for f in found)
+    assert {"keep": 0.9, "epsilons": [0.5], "seeds": [0]} in found or len(vary) < 3
+
+
+def test_only_keeps_the_methods_whose_names_hold_a_word():
+    chosen = script("accuracy").chosen
+    assert chosen({"a plain": {}, "b": {}}, ["plain"]) == {"a plain": {}}
+    assert chosen([{"name": "m", "label": "x"}, {"name": "m"}], ["m"]) == [{"name": "m"}]
+    assert chosen({"a": {}, "b": {}}, [""]) == {"a": {}, "b": {}}

@@ -1,0 +1,185 @@
+"""Pictures of the documentation, with the numbers that belong to them; synthetic records, or test images of public sets.
+
+    python benchmarks/pictures.py NAME [--out FOLDER]
+
+- `epsilons`: DP-MERF on Fashion-MNIST at five ε, the same latent numbers in every row;
+- `gaussians`: the mixture of 25 Gaussians beside points of DP-MERF and DP-HP (settings of accuracy/gaussians.toml, seed 0);
+- `kernel`: Hermite and random Fourier features against the Gaussian kernel (DP-HP, figure 1): 100 points from N(0, 1), the
+  squared length scale their median squared distance, mean absolute error over all pairs, random ones over 100 draws;
+- `attributions`: filters of DP-LLM beside gradient attributions of a DP-CNN of the same ε = 2, on Fashion-MNIST.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+import sfumato
+from sfumato.methods import get_method
+from sfumato.privacy import Budget, Charge, GradientSum, Ledger, PrivateData, calibrate
+
+HERE = Path(__file__).parent
+
+
+def epsilons(out: Path) -> None:
+    data, wanted = sfumato.load("fashion-mnist:train"), (10, 5, 2, 1, 0.2)
+    figure, axes = plt.subplots(len(wanted), 1, figsize=(10, 0.62 * len(wanted)))
+    for axis, epsilon in zip(axes, wanted, strict=True):
+        made = sfumato.Merf(seed=0).fit(data, Budget(epsilon=epsilon, delta=1e-5)).sample(1_000)
+        two = [image for c in range(10) for image in made.images[made.labels == c][:2, 0]]
+        axis.imshow(np.concatenate(two, axis=1), cmap="gray", vmin=0, vmax=255)
+        axis.set(xticks=[], yticks=[])
+        axis.set_ylabel(f"ε = {epsilon}", rotation=0, ha="right", va="center", fontsize=9)
+    figure.subplots_adjust(left=0.08, right=0.995, top=0.99, bottom=0.01, hspace=0.05)
+    figure.savefig(out / "merf-epsilons.png", dpi=100, metadata={"Software": None})
+
+
+def gaussians(out: Path) -> None:
+    methods = tomllib.loads((HERE / "accuracy" / "gaussians.toml").read_text())["methods"]
+    train, test = (sfumato.load(f"gaussians-2d:{split}") for split in ("train", "test"))
+    pictures = {"the mixture itself": test}
+    for name, settings in methods.items():
+        for relation in sfumato.Neighbours("replace-one"), sfumato.Neighbours("zero-out"):
+            budget = Budget(epsilon=1.0, delta=1e-5, neighbours=relation)
+            made = get_method(name)(**settings, seed=0).fit(train, budget).sample(10_000, seed=0)
+            (loss,) = sfumato.evaluate(made, test, metrics=["nll"], seed=0).metrics
+            title = get_method(name).info.title
+            pictures[f"{title}, {relation.value}: {loss.value:.2f}"] = made
+    figure, axes = plt.subplots(1, 5, figsize=(15, 3.2), layout="constrained")
+    for axis, (title, points) in zip(axes, pictures.items(), strict=True):
+        x, y = points.values[:4000].T
+        axis.scatter(x, y, c=points.labels[:4000], s=1, cmap="tab10", vmax=9, lw=0)
+        axis.set(xlim=(-1, 5), ylim=(-1, 5), xticks=[], yticks=[], aspect="equal")
+        axis.set_title(title, fontsize=9)
+    figure.savefig(out / "gaussians.png", dpi=100, metadata={"Software": None})
+
+
+def kernel(out: Path) -> None:
+    from sfumato.data import Batch
+    from sfumato.public.fourier import FourierFeatures
+    from sfumato.public.hermite import hermite, rho_of
+
+    numbers = (2, 4, 6, 8, 10, 14, 20, 30, 50, 100)
+    x = torch.randn(100, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    squares, points = (x[:, None] - x).square(), Batch(x[:, None].float(), None)
+    scale = float(squares[squares > 0].median())
+
+    def error(phi: Tensor) -> float:
+        return float((phi @ phi.T - torch.exp(-squares / (2 * scale))).abs().mean())
+
+    def random(n: int) -> float:
+        maps = (FourierFeatures(1, n, scale, seed=seed) for seed in range(100))
+        return sum(error(phi(points).double()) for phi in maps) / 100
+
+    errors = {
+        "random Fourier features": [random(n) for n in numbers],
+        "Hermite features": [
+            error(torch.stack(list(hermite(x, n - 1, rho_of(scale))), dim=1)) for n in numbers
+        ],
+    }
+    print("| features | Hermite | random Fourier (mean of 100 draws) |\n|---|---|---|")
+    for n, theirs, ours in zip(numbers, *errors.values(), strict=True):
+        print(f"| {n} | {ours:.1e} | {theirs:.1e} |")
+    figure, axes = plt.subplots(figsize=(5.5, 3.4), layout="constrained")
+    for (label, values), colour in zip(errors.items(), ("tab:gray", "tab:brown"), strict=True):
+        # Beyond double precision there is nothing to see.
+        axes.loglog(numbers, np.maximum(values, 1e-16), "o-", label=label, color=colour)
+    axes.set(xlabel="number of features", ylabel="mean absolute error of the kernel")
+    axes.set_title("Gaussian kernel on 100 points of N(0, 1)", fontsize=10)
+    axes.legend(frameon=False)
+    figure.savefig(out / "hp-kernel.png", dpi=110, metadata={"Software": None})
+
+
+def private_cnn(data: sfumato.Dataset, budget: Budget, epochs: int) -> nn.Module:
+    """The small network that is common for DP-SGD (26,010 parameters), by Adam on Poisson samples, within the budget."""
+    torch.manual_seed(0)
+    first, second = nn.Conv2d(1, 16, 8, stride=2, padding=3), nn.Conv2d(16, 32, 4, stride=2)
+    model = nn.Sequential(first, nn.Tanh(), nn.AvgPool2d(2, 1), second, nn.Tanh())
+    model.extend([nn.AvgPool2d(2, 1), nn.Flatten(), nn.Linear(512, 32), nn.Tanh()])
+    model.append(nn.Linear(32, 10))
+
+    def losses(model: nn.Module, pixels: Tensor, labels: Tensor) -> Tensor:
+        return nn.functional.cross_entropy(model(pixels), labels, reduction="none")
+
+    clip, rate = 0.1, 1 / 30
+    gradients = GradientSum(model, losses, bound=clip, inputs=lambda b, _: (b.pixels(), b.labels))
+    kept = {"label": "cnn", "bound": gradients.enforced}
+    steps = {"rate": rate, "steps": round(epochs / rate)}
+    noise = calibrate(lambda m: (Charge(noise_multiplier=m, **kept, **steps),), budget)
+    private = PrivateData(data, Ledger(budget))
+    optimiser = torch.optim.Adam(model.parameters(), lr=2e-3)
+    for step in private.poisson_steps(noise_multiplier=noise, **kept, **steps):
+        gradients.assign(step.noisy_gradient(gradients) / (rate * private.size * clip))
+        optimiser.step()
+    return model.eval()
+
+
+def mean_slope(model: nn.Module, images: list[Tensor], classes: Tensor) -> np.ndarray:
+    """The mean of ∂ score of its class / ∂ pixels over variants of each image."""
+    total = torch.zeros_like(images[0])
+    for x in images:
+        x.requires_grad_()
+        total += torch.autograd.grad(model(x).gather(1, classes[:, None]).sum(), x)[0]
+    return (total / len(images)).numpy()[:, 0]
+
+
+def attributions(out: Path) -> None:
+    train, test = (sfumato.load(f"fashion-mnist:{split}") for split in ("train", "test"))
+    budget, epochs = Budget(epsilon=2.0, delta=1e-5), 8
+    llm = sfumato.LocallyLinearMaps().fit(train, budget)
+    cnn = private_cnn(train, budget, epochs)
+    labels = test.labels
+    assert labels is not None
+    with torch.no_grad():
+        guesses = torch.cat([cnn(b.pixels()).argmax(dim=1) for b in test.batches(1000)]).numpy()
+    chosen = [int(np.flatnonzero(labels == code)[0]) for code in (0, 1, 3, 5, 8, 9)]
+    x, truth = test.take(np.array(chosen)).pixels(), torch.from_numpy(labels[chosen])
+    # Both explain the score of the true class. Integrated gradients (Sundararajan et al. 2017) are, as in the paper, not
+    # multiplied by the image; SmoothGrad (Smilkov et al. 2017) has noise of 15 % of the range.
+    told = [llm.explain(test.images[[i]], top=2, of=int(labels[i])) for i in chosen]
+    random = torch.Generator().manual_seed(0)
+    near = [x + 0.15 * torch.randn(x.shape, generator=random) for _ in range(50)]
+    columns = {
+        "DP-CNN\nintegrated gr.": mean_slope(cnn, [(i + 0.5) / 50 * x for i in range(50)], truth),
+        "DP-CNN\nSmoothGrad": mean_slope(cnn, near, truth),
+        "DP-LLM\ntop filter": np.stack([t.filters[0, 0].reshape(28, 28) for t in told]),
+        "DP-LLM\nsecond": np.stack([t.filters[0, 1].reshape(28, 28) for t in told]),
+    }
+    figure, axes = plt.subplots(6, 5, figsize=(6.25, 7.2), layout="constrained")
+    for i, row in enumerate(axes):
+        row[0].imshow(x[i, 0], cmap="gray")
+        row[0].set_ylabel(train.schema.classes[truth[i]], fontsize=8)
+        for axis, (title, maps) in zip(row[1:], columns.items(), strict=True):
+            most = np.abs(maps[i]).max()
+            axis.imshow(maps[i], cmap="RdBu_r", vmin=-most, vmax=most)
+            axis.set_title(title if i == 0 else "", fontsize=8)
+    plt.setp(axes, xticks=[], yticks=[])
+    figure.savefig(out / "llm-attributions.png", dpi=110)
+    llm.filters().picture().save(out / "llm-filters.png", optimize=True)
+    print("| Fashion-MNIST, ε = 2, δ = 1e-5, zero-out, one run | accuracy |\n|---|---|")
+    print(f"| DP-LLM | {100 * llm.score(test):.1f} |")
+    print(f"| DP-CNN ({epochs} epochs) | {100 * np.mean(guesses == labels):.1f} |")
+
+
+PICTURES: tuple[Callable[[Path], None], ...] = (epsilons, gaussians, kernel, attributions)
+
+
+def main() -> None:
+    names = {picture.__name__: picture for picture in PICTURES}
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("name", choices=names, metavar="NAME")
+    parser.add_argument("--out", type=Path, default=HERE.parent / "docs" / "images")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    names[arguments.name](arguments.out)
+
+
+if __name__ == "__main__":
+    main()
