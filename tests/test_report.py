@@ -26,7 +26,7 @@ from sfumato.comparison.page import write_comparison
 from sfumato.data import Column, Dataset, Schema
 from sfumato.errors import BadInput, CorruptArtifact
 from sfumato.evaluation import list_metrics
-from sfumato.evaluation.titles import family_of, title_of
+from sfumato.evaluation.metrics import family_of, title_of
 from sfumato.methods import Merf
 from sfumato.report import sample_grid, write_report
 from sfumato.report.pictures import Point, curve, epsilon_plot, sample_rows

@@ -12,7 +12,7 @@ from typing import Any
 from sfumato._version import __version__
 from sfumato.comparison.cells import Cell
 from sfumato.comparison.config import Config
-from sfumato.evaluation.titles import badge_of
+from sfumato.evaluation.metrics import badge_of
 from sfumato.published import BADGE
 
 FORMAT = 1

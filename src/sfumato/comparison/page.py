@@ -18,7 +18,7 @@ from sfumato.comparison.outcome import (
     remarks,
     table,
 )
-from sfumato.evaluation.titles import family_of, title_of
+from sfumato.evaluation.metrics import family_of, title_of
 from sfumato.files import atomic_path, write_json, write_text
 from sfumato.report.pictures import Mark, Point, epsilon_plot
 from sfumato.report.templates import render

@@ -26,7 +26,7 @@ from sfumato._version import __version__
 from sfumato.data import Dataset, Schema
 from sfumato.errors import BadInput
 from sfumato.evaluation import default_metrics
-from sfumato.evaluation.titles import badge_of, family_of, title_of
+from sfumato.evaluation.metrics import badge_of, family_of, title_of
 from sfumato.files import write_json, write_text
 from sfumato.methods import MethodInfo, list_methods, load
 from sfumato.privacy.statement import told_epsilon_k

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from sfumato.errors import BadInput, CorruptArtifact
-from sfumato.evaluation.titles import family_of, title_of
+from sfumato.evaluation.metrics import family_of, title_of
 from sfumato.files import read_json
 from sfumato.report.folder import RunFacts, read_run
 from sfumato.report.pictures import Plot, Point, epsilon_plot
