@@ -55,12 +55,13 @@ def compare(
     Example:
       sfumato compare examples/compare.toml --out runs/comparison
     """
-    from sfumato import comparison
     from sfumato.progress import ConsoleProgress, Progress
+    from sfumato.report import comparison
+    from sfumato.report.grid import compare as run
 
     config = comparison.read_config(file)
     progress = Progress() if quiet else ConsoleProgress()
-    outcome = comparison.compare(config, out, jobs=jobs, progress=progress)
+    outcome = run(config, out, jobs=jobs, progress=progress)
     if as_json:
         print_json(outcome.to_json())
     else:

@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from markupsafe import Markup
 
 from sfumato import published
 from sfumato._version import __version__
@@ -34,17 +33,19 @@ from sfumato.public.weights import list_networks
 from sfumato.published import BADGE
 from sfumato.report.folder import RunFacts, read_run
 from sfumato.report.pictures import Plot, Point, SampleRow, curve, epsilon_plot, sample_rows
-from sfumato.report.templates import render
 from sfumato.report.utility import utility
-from sfumato.report.wording import (
+from sfumato.report.words import (
     bound,
     corrected,
     factor,
     guess,
     guess_share,
+    markdown,
+    markdown_code,
     number,
     plain,
     power,
+    render,
 )
 
 _SEED = 0
@@ -105,7 +106,7 @@ def write_report(
     published.check("report", summary)
     # For its owner's eyes, as the rest of the run: whoever publishes it decides so.
     write_json(run / "report.json", summary, mode=0o600)
-    text = render("report.md.jinja", content | {"code": _code}, escape=_markdown)
+    text = render("report.md.jinja", content | {"code": markdown_code}, escape=markdown)
     write_text(run / "report.md", text, mode=0o600)
     write_text(page, render("report.html.jinja", content), mode=0o600)
     return page
@@ -153,7 +154,7 @@ def _content(
         "title": info.title if info else config["method"],
         "paper": info.paper if info else "",
         "alarm": _alarm(statement, info),
-        "verdict": _verdict(statement, _makes(facts)),
+        "headline": _headline(statement, _makes(facts)),
         "best": _best(metrics) if statement.get("sound", True) else "",
         "badge": BADGE,
         "makes": _makes(facts),
@@ -221,7 +222,7 @@ def _alarm(statement: dict[str, Any], info: MethodInfo | None) -> str:
     return ""
 
 
-def _verdict(statement: dict[str, Any], makes: str) -> str:
+def _headline(statement: dict[str, Any], makes: str) -> str:
     what = "These synthetic records are" if makes == "records" else f"This {makes} is"
     if not statement.get("sound", True):
         return (
@@ -480,7 +481,7 @@ def _summary(content: dict[str, Any], facts: RunFacts, drawn: dict[str, Any]) ->
     best = f" {content['best']} – {BADGE}." if content["best"] else ""
     return {
         "format": 1,
-        "verdict": content["verdict"] + best,
+        "verdict": content["headline"] + best,
         "config": published.only("config", facts.config),
         "statement": published.only("statement", facts.statement),
         "metrics_are": BADGE,
@@ -504,16 +505,3 @@ def _published(metric: dict[str, Any]) -> dict[str, Any]:
     """A metric of metrics.json, which an earlier version may have written, with its badge and without what tells a time."""
     badge = badge_of(metric)
     return published.only("metric", metric) | ({"badge": badge} if badge else {})
-
-
-def _markdown(value: Any) -> Any:
-    """Text made harmless in Markdown, its tables and the HTML that Markdown lets through."""
-    if isinstance(value, Markup) or not isinstance(value, str):
-        return value
-    value = value.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace("\n", " ")
-    return re.sub(r"([\\`*_\[\]|#~])", r"\\\1", value)
-
-
-def _code(value: str) -> Markup:
-    """Text for an indented block, where Markdown takes everything literally but line breaks."""
-    return Markup(re.sub(r"\s*[\n\r]\s*", " ", value))

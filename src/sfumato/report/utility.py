@@ -16,7 +16,7 @@ from sfumato.evaluation.metrics import family_of, title_of
 from sfumato.files import read_json
 from sfumato.report.folder import RunFacts, read_run
 from sfumato.report.pictures import Plot, Point, epsilon_plot
-from sfumato.report.wording import bound, power
+from sfumato.report.words import bound, power
 
 
 @dataclass(frozen=True)
