@@ -28,7 +28,6 @@ from sfumato.cli.options import (
     parse_settings,
     progress_for,
     quiet_option,
-    run_config,
     seed_option,
     set_option,
     synthesizer_of,
@@ -39,7 +38,7 @@ from sfumato.errors import BadInput, RunConflict
 
 if TYPE_CHECKING:
     from sfumato.data import Dataset, Schema
-    from sfumato.methods import PrivateMethod
+    from sfumato.methods import PrivateMethod, SavedRun
     from sfumato.progress import Progress
 
 FILE_FORMATS = (".npz", ".csv", ".parquet")
@@ -255,13 +254,15 @@ def fit(
     progress = progress_for(quiet)
     given = parse_settings(settings)
     if earlier is not None:
+        from sfumato.methods import SavedRun
+
         _refuse_with_release(context)
-        chosen_seed = seed if _was_given(context, "seed") else None
-        synthesizer = _trained_again(
-            method, earlier, given, chosen_seed, public_spec, out, resume, progress
-        )
+        if _was_given(context, "seed"):
+            given = {"seed": str(seed), **given}
+        with SavedRun(earlier) as saved:
+            synthesizer = _trained_again(method, saved, given, public_spec, out, resume, progress)
+            spec = str(saved.config["data"]["name"])
         made = f"{method}, trained again from what {earlier} released; no private row was read and nothing was spent"
-        spec = str(run_config(earlier)["data"]["name"])
     else:
         if spec is None or epsilon is None or delta is None:
             missing = {"--data": spec, "--epsilon": epsilon, "--delta": delta}
@@ -343,32 +344,25 @@ def _refuse_with_release(context: click.Context) -> None:
 
 def _trained_again(
     method: str,
-    earlier: Path,
+    earlier: SavedRun,
     given: dict[str, str],
-    seed: int | None,
     public_spec: str | None,
     out: Path,
     resume: bool,
     progress: Progress,
 ) -> PrivateMethod:
     """`refit` with the earlier run's settings, but for those given."""
-    from sfumato.data import Schema
-    from sfumato.methods import SavedRun, get_method
+    from sfumato.methods import get_method
 
-    cls = get_method(method)
-    saved = SavedRun(earlier)
-    config = saved.config
-    saved.close()
+    cls, config = get_method(method), earlier.config
     if config["method"] != cls.info.name:
         raise BadInput(
-            f"{earlier} is a run of {config['method']}, not of {cls.info.name}; type sfumato fit {config['method']}."
+            f"{earlier.path} is a run of {config['method']}, not of {cls.info.name}; type sfumato fit {config['method']}."
         )
-    if seed is not None:
-        given = {"seed": str(seed), **given}
     synthesizer = cls.from_settings(given, **config["settings"])
     resume = check_run_folder(out, resume)
-    public = _public(public_spec, Schema.from_json(config["schema"]), progress)
-    return synthesizer.refit(earlier, public=public, out=out, resume=resume, progress=progress)
+    public = _public(public_spec, earlier.schema, progress)
+    return synthesizer.refit(earlier.path, public=public, out=out, resume=resume, progress=progress)
 
 
 @click.command()

@@ -22,7 +22,6 @@ from sfumato.cli.options import (
     parse_facts,
     progress_for,
     quiet_option,
-    run_config,
     seed_option,
 )
 from sfumato.cli.printing import print_json, print_table, say
@@ -188,7 +187,7 @@ def judge(
 ) -> dict[str, Any]:
     """The content of metrics.json for a run, which keeps it, or for a data path."""
     from sfumato.evaluation import evaluate
-    from sfumato.methods import load
+    from sfumato.methods import SavedRun, load
 
     run = Path(target) if is_run(Path(target)) else None
     size = None
@@ -197,7 +196,8 @@ def judge(
         synthetic = load_stated(target, progress, facts, real.schema)
     else:
         synthesizer = load(run)
-        size = run_config(run)["data"].get("size")  # none under add-remove, where it is private
+        with SavedRun(run) as saved:
+            size = saved.config["data"]["size"]  # none under add-remove, where it is private
         n = n or size or DEFAULT_SAMPLE
         with progress.stage(f"Sampling {n:,} records", n) as stage:
             synthetic = synthesizer.sample(n, seed=seed)
@@ -227,18 +227,14 @@ def write_page(
     progress: Progress | None = None,
     beside: Sequence[Path] = (),
 ) -> Path:
-    from sfumato.data import Schema
     from sfumato.methods import SavedRun
     from sfumato.public.loading import load_public
     from sfumato.report import write_report
 
-    SavedRun(run).close()
-    for other in beside:
-        if is_run(other):
-            SavedRun(other).close()
-    real = None
-    if show_real is not None:
-        real = load_public(show_real, Schema.from_json(run_config(run)["schema"]), progress)
+    with SavedRun(run) as saved:  # an unfinished one is refused
+        real = None if show_real is None else load_public(show_real, saved.schema, progress)
+    for other in filter(is_run, beside):
+        SavedRun(other).close()
     page = write_report(run, real=real, beside=beside)
     if real is not None:
         say(

@@ -258,13 +258,3 @@ def is_run(path: Path) -> bool:
     from sfumato.methods import is_run
 
     return is_run(path)
-
-
-def run_config(run: Path) -> dict[str, Any]:
-    """What the run was asked for, finished or not."""
-    from sfumato.methods import SavedRun
-
-    saved = SavedRun(run, unfinished=True)
-    config = saved.config
-    saved.close()
-    return config

@@ -60,8 +60,7 @@ def export(run: Path, out: Path | None) -> None:
     from sfumato.methods import SavedRun
     from sfumato.methods.run import export_to, write_exports
 
-    saved = SavedRun(run)
-    try:
+    with SavedRun(run) as saved:
         if saved.version == 1:
             raise BadInput(
                 f"{run} is a run of version 0.1.0, whose files are all it has; copy the folder."
@@ -73,6 +72,4 @@ def export(run: Path, out: Path | None) -> None:
         else:
             export_to(saved, out)
         names = ", ".join(saved.exports())
-    finally:
-        saved.close()
     click.echo(f"Wrote {names} in {out or run}.")
