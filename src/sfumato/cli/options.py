@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from sfumato.privacy import Budget
     from sfumato.progress import Progress
 
+# The names of `privacy.Neighbours`, which only comes with torch, and `--help` is to stay quick; a test holds them together.
 NEIGHBOURS = ("zero-out", "add-remove", "replace-one")
 
 F = TypeVar("F", bound=Callable[..., Any])

@@ -28,6 +28,7 @@ from sfumato.evaluation import default_metrics
 from sfumato.evaluation.metrics import badge_of, family_of, title_of
 from sfumato.files import write_json, write_text
 from sfumato.methods import MethodInfo, SavedRun, list_methods, load
+from sfumato.privacy import Neighbours
 from sfumato.privacy.statement import told_epsilon_k
 from sfumato.public.weights import list_networks
 from sfumato.published import BADGE
@@ -50,11 +51,7 @@ from sfumato.report.words import (
 _SEED = 0
 _MOST_CLASSES = 40
 
-_RELATIONS = {
-    "zero-out": "one record is left out of every computation; the number of records is public",
-    "add-remove": "one record is added or taken away; the number of records is private too",
-    "replace-one": "one record is replaced by any other; the number of records is public",
-}
+_RELATIONS = {relation.value: f"{relation.change}; {relation.told_size}" for relation in Neighbours}
 # The name of the real data in a metric's source, with or without their number, alone or with the training data.
 _REAL = re.compile(
     r"real data (.+?)(?: \([\d,]+ records\))?(?: and the REAL TRAINING data .+)?; not covered by ε"

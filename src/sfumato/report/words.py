@@ -14,6 +14,8 @@ from typing import Any
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
+from sfumato.privacy.statement import rounded_up
+
 
 def number(value: float) -> str:
     """Four digits, without a needless exponent."""
@@ -27,11 +29,7 @@ def number(value: float) -> str:
 
 def bound(value: float, digits: int = 4) -> str:
     """Like `number`, but rounded up."""
-    value = float(value)
-    if value <= 0 or not math.isfinite(value):
-        return number(value)
-    unit = 10.0 ** (math.floor(math.log10(value)) - digits + 1)
-    return number(math.ceil(value / unit - 1e-9) * unit)
+    return number(rounded_up(float(value), digits))
 
 
 def power(value: float) -> str:
