@@ -16,6 +16,7 @@ from sfumato.cli.options import (
     check_run_folder,
     debug_option,
     load_data,
+    out_option,
     parse_settings,
     progress_for,
     quiet_option,
@@ -36,13 +37,7 @@ DEMO_METHOD = "mixture"
 
 
 @click.command()
-@click.option(
-    "--out",
-    default=Path("runs/demo"),
-    metavar="RUN",
-    type=click.Path(path_type=Path),
-    help="The run folder to make.",
-)
+@out_option("RUN", "The run folder to make.", default=Path("runs/demo"))
 @click.option(
     "--data",
     "name",

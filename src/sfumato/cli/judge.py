@@ -14,14 +14,13 @@ import click
 
 from sfumato import published
 from sfumato.cli.options import (
-    debug_option,
     facts_options,
     is_run,
-    json_option,
     load_stated,
+    output_options,
     parse_facts,
     progress_for,
-    quiet_option,
+    run_argument,
     seed_option,
 )
 from sfumato.cli.printing import print_json, print_table, say
@@ -74,9 +73,7 @@ _show_real_option = click.option(
 @_show_real_option
 @seed_option
 @facts_options
-@quiet_option
-@json_option
-@debug_option
+@output_options
 def evaluate(
     target: str,
     real: str,
@@ -138,7 +135,7 @@ def evaluate(
 
 
 @click.command()
-@click.argument("run", type=click.Path(path_type=Path))
+@run_argument
 @click.option(
     "--with",
     "beside",
@@ -148,9 +145,7 @@ def evaluate(
     help="Another run, or the folder of a comparison, to plot beside this one: accuracy against ε; repeat for more.",
 )
 @_show_real_option
-@quiet_option
-@json_option
-@debug_option
+@output_options
 def report(
     run: Path, beside: tuple[Path, ...], show_real: str | None, quiet: bool, as_json: bool
 ) -> None:

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 # The names of `privacy.Neighbours`, which only comes with torch, and `--help` is to stay quick; a test holds them together.
 NEIGHBOURS = ("zero-out", "add-remove", "replace-one")
+# What a caller may state about the data behind a path; `facts_options` have these names.
+FACTS = ("image_size", "channels", "classes", "bits", "value_range", "schema_file")
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -66,6 +68,25 @@ facts_options = _stack(
 )
 
 
+def out_option(
+    metavar: str,
+    about: str,
+    *,
+    file: bool = False,
+    default: Path | None = None,
+    required: bool = True,
+) -> Callable[[F], F]:
+    """`--out`: where a command writes, a folder or a `file`."""
+    return click.option(
+        "--out",
+        required=required and default is None,
+        default=default,
+        metavar=metavar,
+        type=click.Path(path_type=Path, dir_okay=not file),
+        help=about,
+    )
+
+
 def _data_option(required: bool) -> Callable[[F], F]:
     return click.option(
         "--data",
@@ -91,7 +112,6 @@ def _budget_options(required: bool) -> Callable[[F], F]:
             "--neighbours",
             type=click.Choice(NEIGHBOURS),
             default="zero-out",
-            show_default=True,
             help="How two neighbouring data sets differ.",
         ),
     )
@@ -111,14 +131,18 @@ seed_option = click.option(
     "--seed",
     type=click.IntRange(0, 2**32 - 1),
     default=0,
-    show_default=True,
     help="Public randomness only; the noise never comes from a seed.",
 )
 quiet_option = click.option(
     "--quiet", "-q", is_flag=True, help="No progress; only results, warnings, errors."
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+overwrite_option = click.option(
+    "--overwrite", is_flag=True, help="Replace the file PATH if it exists."
+)
+run_argument = click.argument("run", type=click.Path(path_type=Path))
 debug_option = click.option("--debug", is_flag=True, hidden=True, expose_value=False)
+output_options = _stack(quiet_option, json_option, debug_option)
 
 
 def progress_for(quiet: bool) -> Progress:
@@ -234,6 +258,11 @@ def load_stated(
     if not stated and known is not None:
         return load_like(spec, known, progress=progress)
     return load_data(spec, progress, **stated)
+
+
+def refuse_existing(out: Path, overwrite: bool = False) -> None:
+    if out.exists() and not overwrite:
+        raise RunConflict(f"{out} already exists; give --out another name, or add --overwrite.")
 
 
 def check_run_folder(out: Path, resume: bool) -> bool:

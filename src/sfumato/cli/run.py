@@ -6,13 +6,13 @@ from pathlib import Path
 
 import click
 
-from sfumato.cli.options import debug_option, json_option
+from sfumato.cli.options import debug_option, json_option, out_option, run_argument
 from sfumato.cli.printing import print_json
 from sfumato.errors import BadInput, RunConflict
 
 
 @click.command()
-@click.argument("run", type=click.Path(path_type=Path))
+@run_argument
 @json_option
 @debug_option
 @click.pass_context
@@ -41,12 +41,11 @@ def verify(context: click.Context, /, run: Path, as_json: bool) -> None:
 
 
 @click.command()
-@click.argument("run", type=click.Path(path_type=Path))
-@click.option(
-    "--out",
-    metavar="FOLDER",
-    type=click.Path(path_type=Path),
-    help="Make a folder of its own to hand on, in place of refreshing the files of the run.",
+@run_argument
+@out_option(
+    "FOLDER",
+    "Make a folder of its own to hand on, in place of refreshing the files of the run.",
+    required=False,
 )
 @debug_option
 def export(run: Path, out: Path | None) -> None:
