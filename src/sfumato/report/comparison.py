@@ -20,9 +20,14 @@ from typing import Any
 
 from sfumato import published
 from sfumato._version import __version__
+from sfumato.data import find_named
+from sfumato.data.named import unknown_set
 from sfumato.errors import BadInput
 from sfumato.evaluation.metrics import badge_of, family_of, title_of
 from sfumato.files import as_path, atomic_path, check_file, write_json, write_text
+from sfumato.methods import get_method
+from sfumato.methods.selection import check_keep
+from sfumato.privacy import Budget, Neighbours
 from sfumato.published import BADGE
 from sfumato.report.pictures import Mark, Point, epsilon_plot
 from sfumato.report.words import markdown, package_text, render
@@ -115,9 +120,6 @@ def parse_config(given: Mapping[str, Any]) -> Config:
         raise BadInput('metrics must be a list of names; write metrics = ["accuracy.logreg"].')
     if "metrics" in given and not metrics:
         raise BadInput('metrics is empty; name one or write preset = "quick" in its place.')
-    from sfumato.methods.selection import check_keep
-    from sfumato.privacy import Budget, Neighbours
-
     check_keep(values["keep"])
     budget = Budget(epsilon=1.0, delta=delta, neighbours=Neighbours.parse(values["neighbours"]))
     return Config(
@@ -152,9 +154,6 @@ def _is_number(value: Any) -> bool:
 
 
 def _data(given: Mapping[str, Any]) -> tuple[str, str, str]:
-    from sfumato.data import find_named
-    from sfumato.data.named import unknown_set
-
     specs = {key: given[key] for key in ("data", "train", "test") if key in given}
     for key, spec in specs.items():
         if not isinstance(spec, str) or not spec:
@@ -209,8 +208,6 @@ def _variants(tables: Any) -> dict[str, Variant]:
 
 
 def _variant(name: Any, where: str, table: Any) -> Variant:
-    from sfumato.methods import get_method
-
     if not isinstance(name, str) or not name.strip() or not name.isprintable():
         raise BadInput(f"[{where}] must have a name that can be shown.")
     if not isinstance(table, dict):
@@ -284,8 +281,6 @@ def published_numbers(data: str) -> list[dict[str, Any]]:
 
 
 def rows_of(config: Config, results: Sequence[tuple[str, Cell, Cell]]) -> list[Row]:
-    from sfumato.methods import get_method
-
     values: dict[tuple[str, float, str], list[dict[str, Any]]] = {}
     for name, cell, result in results:
         for metric in result["metrics"]:

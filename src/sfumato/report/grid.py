@@ -28,11 +28,19 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from sfumato import published
 from sfumato._version import __version__
+from sfumato.data import find_named, load, schema_of
+from sfumato.data.inspection import refuse_implausible
 from sfumato.errors import BadInput, CorruptArtifact, RunConflict, SfumatoError, out_of_resources
+from sfumato.evaluation import evaluate, list_metrics, preset_metrics
 from sfumato.files import read_json, write_json
+from sfumato.methods import get_method
+from sfumato.privacy import Budget, Neighbours, keyed_digest
 from sfumato.progress import Progress
+from sfumato.public.loading import load_public
 from sfumato.report.comparison import (
     FORMAT,
     Cell,
@@ -55,10 +63,6 @@ def compare(
 
     A cell that fails is a sentence in `failures`; it does not stop the others and is tried again next time.
     """
-    from sfumato.data import load, schema_of
-    from sfumato.data.inspection import refuse_implausible
-    from sfumato.privacy import Budget, Neighbours
-
     if not isinstance(config, Config):
         config = read_config(config)
     if jobs is not None and (isinstance(jobs, bool) or not isinstance(jobs, int) or jobs < 1):
@@ -132,8 +136,6 @@ def _check_folder(out: Path) -> None:
 
 
 def _metric_names(config: Config, schema: Any) -> tuple[str, ...]:
-    from sfumato.evaluation import list_metrics, preset_metrics
-
     if config.preset:
         return preset_metrics(config.preset, schema, train=True)
     usable = [m.name for m in list_metrics() if m.applies(schema)]
@@ -152,9 +154,6 @@ def _check_plans(config: Config, schema: Any, progress: Progress) -> None:
     """What a fit would refuse is refused before any cell is run; public data are fetched once, here."""
     if config.keep != 1 and (schema.kind != "images" or not schema.n_classes):
         raise BadInput("Only labelled images can be chosen from; take keep out of the file.")
-    from sfumato.methods import get_method
-    from sfumato.public.loading import load_public
-
     for name, variant in config.variants.items():
         cls = get_method(variant.method)
         if cls.info.makes != "records":
@@ -196,9 +195,6 @@ def _grid(config: Config, metrics: Sequence[str]) -> list[tuple[str, str, Cell]]
 
 def _changed(spec: str) -> list[str]:
     """Where a path leads and a keyed digest of when it last changed; a named set is fixed by its name."""
-    from sfumato.data import find_named
-    from sfumato.privacy import keyed_digest
-
     if find_named(spec) is not None:
         return []
     path = Path(spec).resolve()
@@ -271,7 +267,7 @@ def _run_pool(
 
 
 def _start_worker() -> None:
-    # Before torch is imported: cells run side by side, so each keeps to one thread.
+    # Cells run side by side, so what is loaded from here on keeps to one thread; torch, loaded already, is told by `run_cell`.
     for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
         os.environ[variable] = "1"
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends it without a traceback
@@ -287,14 +283,6 @@ def _start_worker() -> None:
 
 def run_cell(cell: Cell) -> dict[str, Any]:
     """Fit, sample, judge. An error becomes a sentence, which never quotes what an unexpected one says."""
-    import torch
-
-    from sfumato.data import load
-    from sfumato.evaluation import evaluate, list_metrics
-    from sfumato.methods import get_method
-    from sfumato.privacy import Budget, Neighbours
-    from sfumato.public.loading import load_public
-
     torch.set_num_threads(1)
     relation = Neighbours(cell["neighbours"])
     try:
