@@ -18,8 +18,9 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from sfumato.comparison import Outcome, compare, parse_config
 from sfumato.methods import get_method
+from sfumato.report.comparison import Outcome, parse_config
+from sfumato.report.grid import compare
 
 SHORT = {"accuracy.logreg": "LR", "accuracy.mlp": "MLP", "accuracy.cnn": "CNN"}
 LISTS = ("epsilons", "seeds")

@@ -10,7 +10,7 @@ from types import ModuleType
 
 import pytest
 
-from sfumato.comparison import read_config
+from sfumato.report.comparison import read_config
 
 ROOT = Path(__file__).parents[1]
 BENCHMARKS = ROOT / "benchmarks"

@@ -77,6 +77,13 @@ def assert_one_sentence(result: Result, code: int, *words: str) -> None:
 # ── help ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+def test_the_relations_offered_are_those_of_the_wall() -> None:
+    from sfumato.cli.options import NEIGHBOURS
+    from sfumato.privacy import Neighbours
+
+    assert set(NEIGHBOURS) == {relation.value for relation in Neighbours}
+
+
 def test_help_is_quick_because_nothing_heavy_is_imported() -> None:
     code = (
         "import sys; from sfumato.cli.main import app\n"

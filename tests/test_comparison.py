@@ -18,15 +18,22 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from sfumato import comparison
 from sfumato import published as whitelist
 from sfumato.cli.compare import compare as command
-from sfumato.comparison import Outcome, cells, compare, grid, parse_config, published, read_config
-from sfumato.comparison.cells import run_cell
-from sfumato.comparison.outcome import remarks, rows_of
 from sfumato.errors import BadInput, RunConflict
 from sfumato.methods import Merf
 from sfumato.progress import Progress, Stage
+from sfumato.report import grid
+from sfumato.report.comparison import (
+    Outcome,
+    parse_config,
+    published_numbers,
+    read_config,
+    remarks,
+    rows_of,
+    table,
+)
+from sfumato.report.grid import compare, run_cell
 
 TINY = {"features": 64, "steps": 10, "batch": 20}
 
@@ -307,7 +314,7 @@ def die_or_work(cell: dict[str, Any]) -> dict[str, Any]:
 def test_a_killed_process_loses_its_own_cell_only() -> None:
     found: dict[str, dict[str, Any]] = {}
     work = {"a": {"dies": True}, "b": {"dies": False}}
-    cells.run_cells(work, found.__setitem__, 1, die_or_work)
+    grid.run_cells(work, found.__setitem__, 1, die_or_work)
     assert found["b"] == {"threads": "1"}
     assert "memory" in found["a"]["error"]
 
@@ -352,13 +359,13 @@ def test_published_rows_appear_only_for_the_matching_data_set_and_metric() -> No
         theirs = [row for row in rows if row["published"]]
         assert bool(theirs) is expected
         assert all(row["metric"] == "accuracy.logreg" and row["relation"] for row in theirs)
-        shown = {(row[3], row[2]) for row in comparison.table(rows)}
+        shown = {(row[3], row[2]) for row in table(rows)}
         assert (("DP-MERF (published)", "replace-one") in shown) is expected
         assert (("PEARL (published)", "relation not stated") in shown) is expected
     splits = parse_config(config(data=None, train="mnist:train", test="mnist:test"))
     assert splits.data == "mnist"
     swapped = parse_config(config(data=None, train="mnist:test", test="mnist:train"))
-    assert not published(swapped.data)
+    assert not published_numbers(swapped.data)
 
 
 def test_published_numbers_are_whole_entries_of_known_metrics_and_sets() -> None:
@@ -367,13 +374,13 @@ def test_published_numbers_are_whole_entries_of_known_metrics_and_sets() -> None
 
     metrics, seen = {m.name for m in list_metrics()}, set()
     for named in list_named():
-        for number in published(named.name):
+        for number in published_numbers(named.name):
             assert number["metric"] in metrics and number["source"]
             assert number["relation"] in ("replace-one", "not stated")
             assert number["metric"] == "fid" or 0 < number["value"] < 1
             seen.add((named.name, number["method"], number["epsilon"], number["metric"]))
     assert len(seen) == 106
-    dpdm = [n for n in published("mnist") if n["method"] == "DPDM" and n["epsilon"] == 10]
+    dpdm = [n for n in published_numbers("mnist") if n["method"] == "DPDM" and n["epsilon"] == 10]
     assert [n["value"] for n in dpdm] == [0.908, 0.948, 0.981]
 
 

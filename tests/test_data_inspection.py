@@ -162,8 +162,8 @@ def test_the_command_line_can_allow_an_empty_class(tmp_path: Path) -> None:
 
 
 def test_a_comparison_tells_the_operator_and_writes_nothing(tmp_path: Path) -> None:
-    from sfumato.comparison.config import parse_config
-    from sfumato.comparison.grid import compare
+    from sfumato.report.comparison import parse_config
+    from sfumato.report.grid import compare
 
     stored(tmp_path, IMAGES * 255)
     path = str(tmp_path / "x.npz")

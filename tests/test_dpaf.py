@@ -16,7 +16,6 @@ from hypothesis.extra import numpy as hnp
 from torch.nn import functional
 
 from sfumato.cli.main import app
-from sfumato.comparison.cells import run_cell
 from sfumato.data import Batch, Dataset, Schema
 from sfumato.errors import BadInput
 from sfumato.files import read_json
@@ -40,6 +39,7 @@ from sfumato.privacy import (
     epsilon_of,
 )
 from sfumato.report import write_report
+from sfumato.report.grid import run_cell
 
 SHAPES = [(1, 28, 28), (3, 32, 32), (1, 8, 8), (3, 10, 6), (3, 64, 64), (1, 128, 128), (1, 4, 100)]
 TINY = {"rate": 0.5, "steps": 6, "asymmetry": 3, "batch": 12, "latent": 4, "width": 4, "maps": 4}

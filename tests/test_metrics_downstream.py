@@ -18,13 +18,18 @@ from sklearn.tree import DecisionTreeClassifier
 from sfumato.data import Column, Dataset, Schema, gaussians, schema_of
 from sfumato.errors import BadInput
 from sfumato.evaluation import evaluate, list_metrics, preset_metrics, twelve
-from sfumato.evaluation.adaboost import AdaBoost, Histograms
-from sfumato.evaluation.classifiers import ConvNet
-from sfumato.evaluation.diversity import class_pairs
-from sfumato.evaluation.likelihood import ENTROPY, modes_covered, negative_log_likelihood
-from sfumato.evaluation.marginals import discretise, joint_cells, subsets, total_variation
-from sfumato.evaluation.resnet9 import ResNet9
-from sfumato.evaluation.twelve import TWELVE
+from sfumato.evaluation.classifiers import ConvNet, ResNet9
+from sfumato.evaluation.distributions import class_pairs
+from sfumato.evaluation.tables import (
+    ENTROPY,
+    discretise,
+    joint_cells,
+    modes_covered,
+    negative_log_likelihood,
+    subsets,
+    total_variation,
+)
+from sfumato.evaluation.twelve import TWELVE, AdaBoost, Histograms
 from sfumato.progress import Progress, Stage
 
 DRAW = np.random.default_rng
@@ -103,7 +108,7 @@ def test_each_of_the_twelve_learns_digits(digits, name):
     if name == "xgb" and not twelve.has_xgboost():
         pytest.skip("xgboost is not installed")
     rows, codes = digits
-    model = TWELVE[name][1](0)
+    model = TWELVE[name].build(0)
     if name == "svc":
         model.build = lambda k: twelve.LinearSVC(loss="hinge", random_state=0)  # fewer iterations
     done = []
@@ -118,7 +123,7 @@ def test_each_of_the_twelve_learns_digits(digits, name):
 
 
 def test_the_twelve_have_the_papers_settings():
-    built = {name: build(0) for name, (_, build) in TWELVE.items()}
+    built = {name: kind.build(0) for name, kind in TWELVE.items()}
     forest = built["rf"].build(10)
     assert (forest.n_estimators, forest.class_weight) == (100, "balanced")
     machine = built["svc"].build(10)
@@ -292,17 +297,17 @@ def test_scores_by_class_follow_scikit_learn():
     labels, scores = draw.integers(0, 3, 200), draw.uniform(size=(200, 3))
     outcome = Outcome(torch.from_numpy(scores.argmax(1)), torch.from_numpy(scores), ())
     ones = np.ones(200)
-    assert _SCORES["roc"][1](labels, outcome, ones) == pytest.approx(
+    assert _SCORES["roc"].score(labels, outcome, ones) == pytest.approx(
         np.mean([roc_auc_score(labels == c, scores[:, c]) for c in range(3)])
     )
-    assert _SCORES["prc"][1](labels, outcome, ones) == pytest.approx(
+    assert _SCORES["prc"].score(labels, outcome, ones) == pytest.approx(
         np.mean([average_precision_score(labels == c, scores[:, c]) for c in range(3)])
     )
     two = Outcome(torch.from_numpy((scores[:, 1] > 0.5) * 1), torch.from_numpy(scores[:, :2]), ())
     truth = labels > 0
     sensitivity = (scores[truth, 1] > 0.5).mean()
     specificity = (scores[~truth, 1] <= 0.5).mean()
-    assert _SCORES["roc-hard"][1](truth * 1, two, ones) == pytest.approx(
+    assert _SCORES["roc-hard"].score(truth * 1, two, ones) == pytest.approx(
         (sensitivity + specificity) / 2
     )
 

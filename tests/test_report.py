@@ -20,17 +20,15 @@ import pytest
 from PIL import Image
 
 from sfumato import published
-from sfumato.comparison import Outcome, parse_config
-from sfumato.comparison.outcome import rows_of
-from sfumato.comparison.page import write_comparison
 from sfumato.data import Column, Dataset, Schema
 from sfumato.errors import BadInput, CorruptArtifact
 from sfumato.evaluation import list_metrics
-from sfumato.evaluation.titles import family_of, title_of
+from sfumato.evaluation.metrics import family_of, title_of
 from sfumato.methods import Merf
 from sfumato.report import sample_grid, write_report
+from sfumato.report.comparison import Outcome, parse_config, rows_of, write_comparison
 from sfumato.report.pictures import Point, curve, epsilon_plot, sample_rows
-from sfumato.report.wording import bound, guess, number, power
+from sfumato.report.words import bound, guess, number, power
 
 EVIL = "<script>alert(1)</script> & \"x\" 'y' |"
 CLASSES = ("cat", EVIL, "ox")
@@ -195,7 +193,7 @@ def test_no_number_on_real_data_stands_without_its_badge(run, schema):
     put(run / "metrics.json", {"metrics": facts})
     source = write_report(run, samples=samples_of(schema), beside=[another(run, "second")])
     page, badge = source.read_text(encoding="utf-8"), "computed on real data, not covered by ε"
-    (headline,) = re.findall(r'<p class="verdict">(.*?)</p>', page)
+    (headline,) = re.findall(r'<p class="headline">(.*?)</p>', page)
     assert "73.1 % of real records right" in headline
     assert headline.endswith(f'<span class="badge">{badge}</span>')
     families = re.findall(r'<section class="family">(.*?)</section>', page, re.S)

@@ -67,13 +67,13 @@ def atomic_path(path: Path, *, mode: int | None = None) -> Iterator[Path]:
     are what the user's umask says. Until it is finished nobody else can read it.
     """
     path = Path(path)
-    workshop = path.parent / f".{path.name[:_NAME_CHARACTERS]}.{secrets.token_hex(4)}.part"
-    temporary = workshop / path.name
+    staging = path.parent / f".{path.name[:_NAME_CHARACTERS]}.{secrets.token_hex(4)}.part"
+    temporary = staging / path.name
     try:
         try:
             _check_target(path)
             make_folder(path.parent, mode=mode)
-            _open_workshop(temporary)
+            _open_staging(temporary)
             handle = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o666)
             ordinary = stat.S_IMODE(os.fstat(handle).st_mode)
             os.close(handle)
@@ -93,7 +93,7 @@ def atomic_path(path: Path, *, mode: int | None = None) -> Iterator[Path]:
                 raise
             _refuse_write(path, error, "free some space or choose another folder")
     finally:
-        _close_workshop(temporary)
+        _close_staging(temporary)
 
 
 @contextlib.contextmanager
@@ -104,12 +104,12 @@ def atomic_folder(path: Path, *, mode: int | None = None, flush: bool = True) ->
     take them: flushing thousands of pictures one by one would take longer than making them.
     """
     path = Path(path)
-    workshop = path.parent / f".{path.name[:_NAME_CHARACTERS]}.{secrets.token_hex(4)}.part"
-    made = workshop / path.name
+    staging = path.parent / f".{path.name[:_NAME_CHARACTERS]}.{secrets.token_hex(4)}.part"
+    made = staging / path.name
     try:
         try:
             make_folder(path.parent)
-            _open_workshop(made)
+            _open_staging(made)
             made.mkdir(mode=0o777 if mode is None else 0o700)
             yield made
             for file in made.iterdir() if flush else ():
@@ -127,7 +127,7 @@ def atomic_folder(path: Path, *, mode: int | None = None, flush: bool = True) ->
                 raise
             _refuse_write(path, error, "free some space or choose another folder")
     finally:
-        _close_workshop(made)
+        _close_staging(made)
 
 
 def write_text(path: Path, text: str, *, mode: int | None = None) -> None:
@@ -258,7 +258,7 @@ def sweep(folder: Path) -> list[Path]:
 def close_writers() -> None:
     """Remove what interrupted writes of this process left; called when it ends."""
     for temporary in list(_OPEN):
-        _close_workshop(temporary)
+        _close_staging(temporary)
 
 
 atexit.register(close_writers)
@@ -266,27 +266,27 @@ atexit.register(close_writers)
 os.register_at_fork(after_in_child=_OPEN.clear)
 
 
-def _open_workshop(temporary: Path) -> None:
+def _open_staging(temporary: Path) -> None:
     """Make the folder and lock it; it is remembered before it exists, so that no moment is left in which it can be lost."""
-    workshop = temporary.parent
+    staging = temporary.parent
     _OPEN[temporary] = -1
     while True:
-        workshop.mkdir(mode=0o700)
+        staging.mkdir(mode=0o700)
         try:
-            handle = os.open(workshop, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            handle = os.open(staging, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except FileNotFoundError:  # swept before it was locked
             continue
         _OPEN[temporary] = handle
         # On a file system without locks nobody can lock it, so nobody sweeps it either.
         with contextlib.suppress(OSError):
             fcntl.flock(handle, fcntl.LOCK_SH)
-        if _is_same(handle, workshop):
+        if _is_same(handle, staging):
             return
         _OPEN[temporary] = -1
         os.close(handle)
 
 
-def _close_workshop(temporary: Path) -> None:
+def _close_staging(temporary: Path) -> None:
     handle = _OPEN.get(temporary)
     if handle is None:
         return

@@ -9,27 +9,24 @@ from pathlib import Path
 
 import click
 
-from sfumato.cli.printing import print_json, print_table
+from sfumato.cli.options import (
+    out_option,
+    output_options,
+    progress_for,
+)
+from sfumato.cli.printing import print_json, print_table, say
 
 
 @click.command("compare")
 @click.argument("file", metavar="FILE.toml", type=click.Path(path_type=Path, dir_okay=False))
-@click.option(
-    "--out",
-    required=True,
-    metavar="FOLDER",
-    type=click.Path(path_type=Path),
-    help="Where the comparison is written and its finished cells are kept.",
-)
+@out_option("FOLDER", "Where the comparison is written and its finished cells are kept.")
 @click.option(
     "--jobs",
     type=click.IntRange(1),
     show_default="one a core",
     help="Processes at a time, at most one a core; each needs the memory of a fit.",
 )
-@click.option("--quiet", "-q", is_flag=True, help="No progress; only results, warnings, errors.")
-@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
-@click.option("--debug", is_flag=True, hidden=True, expose_value=False)
+@output_options
 @click.pass_context
 def compare(
     context: click.Context, file: Path, out: Path, jobs: int | None, quiet: bool, as_json: bool
@@ -55,12 +52,11 @@ def compare(
     Example:
       sfumato compare examples/compare.toml --out runs/comparison
     """
-    from sfumato import comparison
-    from sfumato.progress import ConsoleProgress, Progress
+    from sfumato.report import comparison
+    from sfumato.report.grid import compare as run
 
     config = comparison.read_config(file)
-    progress = Progress() if quiet else ConsoleProgress()
-    outcome = comparison.compare(config, out, jobs=jobs, progress=progress)
+    outcome = run(config, out, jobs=jobs, progress=progress_for(quiet))
     if as_json:
         print_json(outcome.to_json())
     else:
@@ -69,6 +65,6 @@ def compare(
             click.echo(remark)
         click.echo(f"Written to {out / 'comparison.html'} (also .md, .csv, .json and curve.png).")
     for failure in outcome.failures:
-        click.echo(f"Error: {comparison.failure_sentence(failure)}", err=True)
+        say(f"Error: {comparison.failure_sentence(failure)}")
     if outcome.failures:
         context.exit(int(outcome.failures[0]["exit_code"]))

@@ -11,18 +11,16 @@ from typing import TYPE_CHECKING
 
 import click
 
+from sfumato.cli.options import debug_option, json_option, progress_for, quiet_option
 from sfumato.cli.printing import print_json, print_table
 from sfumato.errors import BadInput
 
 if TYPE_CHECKING:
     from sfumato.data import NamedSet
 
-_json_option = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
-_debug_option = click.option("--debug", is_flag=True, hidden=True, expose_value=False)
-
 
 @click.group(name="data")
-@_debug_option
+@debug_option
 def data() -> None:
     """List, fetch and describe the data sets known by name.
 
@@ -35,8 +33,8 @@ def data() -> None:
 
 
 @data.command("list")
-@_json_option
-@_debug_option
+@json_option
+@debug_option
 def list_sets(as_json: bool) -> None:
     """List the data sets known by name; nothing is fetched.
 
@@ -71,8 +69,8 @@ def list_sets(as_json: bool) -> None:
 
 @data.command("get")
 @click.argument("names", nargs=-1, required=True, metavar="NAME…")
-@click.option("--quiet", "-q", is_flag=True, help="No progress; only results and errors.")
-@_debug_option
+@quiet_option
+@debug_option
 def get(names: Sequence[str], quiet: bool) -> None:
     """Fetch data sets into the cache and check them, so that later runs need no connection.
 
@@ -81,19 +79,17 @@ def get(names: Sequence[str], quiet: bool) -> None:
       sfumato data get digits
       sfumato data get fashion-mnist mnist
     """
-    from sfumato.progress import ConsoleProgress, Progress
-
     entries = [_find(name) for name in names]  # a misspelt name fails before anything is fetched
     for entry in entries:
-        folder = entry.fetch(progress=Progress() if quiet else ConsoleProgress())
+        folder = entry.fetch(progress=progress_for(quiet))
         click.echo(f"{entry.name}: {_sizes(entry)} records in {folder}")
         click.echo(f"Licence: {entry.licence}.")
 
 
 @data.command("info")
 @click.argument("name")
-@_json_option
-@_debug_option
+@json_option
+@debug_option
 def info(name: str, as_json: bool) -> None:
     """Show the public facts of the data set called NAME; nothing is fetched.
 

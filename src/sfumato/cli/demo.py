@@ -16,16 +16,15 @@ from sfumato.cli.options import (
     check_run_folder,
     debug_option,
     load_data,
+    out_option,
     parse_settings,
     progress_for,
     quiet_option,
-    run_config,
     set_option,
     synthesizer_of,
 )
 from sfumato.cli.printing import one_line, say
 from sfumato.errors import DataUnavailable, RunConflict, SfumatoError
-from sfumato.files import read_json
 from sfumato.published import BADGE
 
 if TYPE_CHECKING:
@@ -38,13 +37,7 @@ DEMO_METHOD = "mixture"
 
 
 @click.command()
-@click.option(
-    "--out",
-    default=Path("runs/demo"),
-    metavar="RUN",
-    type=click.Path(path_type=Path),
-    help="The run folder to make.",
-)
+@out_option("RUN", "The run folder to make.", default=Path("runs/demo"))
 @click.option(
     "--data",
     "name",
@@ -95,14 +88,14 @@ def demo(out: Path, name: str, settings: tuple[str, ...], quiet: bool) -> None:
         if state == "started":
             progress.note(f"Going on with the unfinished run in {out}.")
         synthesizer.fit(data, budget, out=out, resume=state == "started", progress=progress)
-    result = _known_metrics(out, f"{name}:test")
-    if result is None:
-        result = judge(str(out), f"{name}:test", None, DEMO_SEED, progress, {})
+    metrics = _known_metrics(out, f"{name}:test")
+    if metrics is None:
+        metrics = judge(str(out), f"{name}:test", None, DEMO_SEED, progress, {})["metrics"]
     else:
         progress.note(f"It was already judged on {name}:test; its metrics.json is used again.")
     page = write_page(out)
 
-    scores = {metric["name"]: metric["value"] for metric in result["metrics"]}
+    scores = {metric["name"]: metric["value"] for metric in metrics}
     accuracy = ", ".join(
         f"{100 * value:.1f} % ({key.removeprefix('accuracy.')})"
         for key, value in scores.items()
@@ -139,14 +132,15 @@ def _demo_state(out: Path, data: str, synthesizer: PrivateMethod, budget: Budget
 
     if not check_run_folder(out, resume=True):
         return "nothing"
-    config = run_config(out)
+    with SavedRun(out, unfinished=True) as saved:
+        config, finished = saved.config, saved.finished
     if config.get("method") != DEMO_METHOD or config.get("budget") != budget.to_json():
         raise RunConflict(f"{out} holds a run that is not the demo's; give --out another folder.")
     if config["data"].get("name") != data or config.get("settings") != as_plain(
         synthesizer.get_params()
     ):
         return "another"
-    return "finished" if SavedRun(out, unfinished=True).finished else "started"
+    return "finished" if finished else "started"
 
 
 def _move_aside(out: Path) -> Path:
@@ -157,14 +151,15 @@ def _move_aside(out: Path) -> Path:
     return moved
 
 
-def _known_metrics(run: Path, real: str) -> dict[str, Any] | None:
+def _known_metrics(run: Path, real: str) -> list[dict[str, Any]] | None:
     """What was measured on `real`, unless it is missing, damaged or older than the run's generator."""
-    path = run / "metrics.json"
+    from sfumato.methods.run import GENERATOR, METRICS, SavedRun
+
     try:
-        if path.stat().st_mtime < (run / "generator.safetensors").stat().st_mtime:
+        if (run / METRICS).stat().st_mtime < (run / GENERATOR).stat().st_mtime:
             return None
-        known: dict[str, Any] = read_json(path)
-        sources = [metric["source"] for metric in known["metrics"]]
-        return known if sources and all(f"{real} " in source for source in sources) else None
-    except (OSError, SfumatoError, KeyError, TypeError):
+        with SavedRun(run) as saved:
+            known = saved.metrics
+    except (OSError, SfumatoError):
         return None
+    return known if known and all(f"{real} " in metric["source"] for metric in known) else None

@@ -6,51 +6,36 @@ page that shows them publishes them.
 
 from __future__ import annotations
 
-import base64
 import dataclasses
-import html
-import io
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from sfumato.cli.options import (
-    debug_option,
     facts_options,
-    json_option,
     load_stated,
+    out_option,
+    output_options,
+    overwrite_option,
     parse_facts,
     progress_for,
-    quiet_option,
+    refuse_existing,
+    run_argument,
 )
 from sfumato.cli.printing import print_json, print_table
-from sfumato.errors import BadInput, RunConflict
+from sfumato.errors import BadInput
 from sfumato.files import atomic_path, write_text
 
 if TYPE_CHECKING:
-    from PIL import Image
-
     from sfumato.data import Schema
     from sfumato.methods.explanations import Explanation
 
 _FORMATS = (".png", ".html")
-_PAGE = """<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{title}</title>
-<style>body{{font:16px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem;color:#222;background:#fff}}
-img{{max-width:100%;image-rendering:pixelated}} table{{border-collapse:collapse}} td,th{{padding:.2rem .8rem .2rem 0}}
-td,th{{text-align:left}}
-</style></head><body>
-<h1>{title}</h1>
-<p>{guarantee}</p>
-{parts}
-</body></html>
-"""
 
 
 @click.command()
-@click.argument("run", type=click.Path(path_type=Path))
+@run_argument
 @click.option(
     "--data",
     "spec",
@@ -64,18 +49,10 @@ td,th{{text-align:left}}
 @click.option(
     "--top", type=click.IntRange(1), default=3, help="How many maps to show for each record."
 )
-@click.option(
-    "--out",
-    required=True,
-    metavar="PATH",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="A .png picture, or a .html page with the filters too.",
-)
-@click.option("--overwrite", is_flag=True, help="Replace the file PATH if it exists.")
+@out_option("PATH", "A .png picture, or a .html page with the filters too.", file=True)
+@overwrite_option
 @facts_options
-@quiet_option
-@json_option
-@debug_option
+@output_options
 def explain(
     run: Path,
     spec: str | None,
@@ -99,11 +76,12 @@ def explain(
       sfumato explain runs/llm --out filters.png
     """
     from sfumato.classifier import LocallyLinearMaps
+    from sfumato.report.pictures import data_uri
+    from sfumato.report.words import render
 
     if out.suffix.lower() not in _FORMATS:
         raise BadInput(f"Cannot write {out.name}; end --out with .png or .html.")
-    if out.exists() and not overwrite:
-        raise RunConflict(f"{out} already exists; give --out another name, or add --overwrite.")
+    refuse_existing(out, overwrite)
     model = LocallyLinearMaps.load(run)
     told = None
     if spec is not None:
@@ -122,7 +100,15 @@ def explain(
         with atomic_path(out) as temporary:
             (told.picture() if told else filters).save(temporary, format="PNG")
     else:
-        write_text(out, _page(run, model.statement_.paragraph(), told, spec, filters))
+        content = {
+            "title": f"What the classifier in {run.name} looks at",
+            "guarantee": model.statement_.paragraph(),
+            "data": spec,
+            "records": _rows(told) if told else [],
+            "strongest": data_uri(told.picture()) if told else "",
+            "filters": data_uri(filters),
+        }
+        write_text(out, render("explanation.html.jinja", content))
     if as_json:
         print_json({"out": str(out), "records": told.to_json() if told else []})
     elif quiet:
@@ -153,38 +139,3 @@ def _rows(told: Explanation) -> list[tuple[str, str, str]]:
             told.codes, told.probabilities, told.maps, told.weights, strict=True
         )
     ]
-
-
-def _page(
-    run: Path, guarantee: str, told: Explanation | None, spec: str | None, filters: Image.Image
-) -> str:
-    parts = []
-    if told is not None:
-        rows = "".join(
-            "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>"
-            for row in _rows(told)
-        )
-        parts.append(
-            f"<h2>Some records of {html.escape(spec or '')}</h2>"
-            "<p>Each record, and the maps of its predicted class that weigh most. Red speaks for the class, blue against it. "
-            "These records are shown as they are: ε does not cover them.</p>"
-            f"{_image(told.picture(), 'Records and their strongest maps')}"
-            f"<table><tr><th>Class</th><th>Probability</th><th>Maps (weight)</th></tr>{rows}</table>"
-        )
-    parts.append(
-        "<h2>All classes</h2><p>The longest maps of every class, one row a class, on one scale. They are made of released "
-        "weights, so the guarantee above covers them.</p>"
-        f"{_image(filters, 'Filters of every class')}"
-    )
-    return _PAGE.format(
-        title=f"What the classifier in {html.escape(run.name)} looks at",
-        guarantee=html.escape(guarantee),
-        parts="\n".join(parts),
-    )
-
-
-def _image(picture: Image.Image, alternative: str) -> str:
-    stream = io.BytesIO()
-    picture.save(stream, format="PNG")
-    encoded = base64.b64encode(stream.getvalue()).decode()
-    return f'<p><img alt="{alternative}" src="data:image/png;base64,{encoded}"></p>'

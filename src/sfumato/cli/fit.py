@@ -13,6 +13,7 @@ import click
 from click.core import ParameterSource
 
 from sfumato.cli.options import (
+    FACTS,
     as_plain,
     budget_of,
     budget_options,
@@ -24,11 +25,15 @@ from sfumato.cli.options import (
     fit_data_option,
     json_option,
     load_data,
+    out_option,
+    output_options,
+    overwrite_option,
     parse_facts,
     parse_settings,
     progress_for,
     quiet_option,
-    run_config,
+    refuse_existing,
+    run_argument,
     seed_option,
     set_option,
     synthesizer_of,
@@ -39,7 +44,7 @@ from sfumato.errors import BadInput, RunConflict
 
 if TYPE_CHECKING:
     from sfumato.data import Dataset, Schema
-    from sfumato.methods import PrivateMethod
+    from sfumato.methods import PrivateMethod, SavedRun
     from sfumato.progress import Progress
 
 FILE_FORMATS = (".npz", ".csv", ".parquet")
@@ -193,13 +198,7 @@ def plan(
 @click.argument("method")
 @fit_data_option
 @fit_budget_options
-@click.option(
-    "--out",
-    required=True,
-    metavar="RUN",
-    type=click.Path(path_type=Path),
-    help="The run folder to make.",
-)
+@out_option("RUN", "The run folder to make.")
 @click.option(
     "--public",
     "public_spec",
@@ -220,9 +219,7 @@ def plan(
 )
 @click.option("--allow-empty", is_flag=True, help="Go on though a class has no record.")
 @facts_options
-@quiet_option
-@json_option
-@debug_option
+@output_options
 @click.pass_context
 def fit(
     context: click.Context,
@@ -255,13 +252,15 @@ def fit(
     progress = progress_for(quiet)
     given = parse_settings(settings)
     if earlier is not None:
+        from sfumato.methods import SavedRun
+
         _refuse_with_release(context)
-        chosen_seed = seed if _was_given(context, "seed") else None
-        synthesizer = _trained_again(
-            method, earlier, given, chosen_seed, public_spec, out, resume, progress
-        )
+        if _was_given(context, "seed"):
+            given = {"seed": str(seed), **given}
+        with SavedRun(earlier) as saved:
+            synthesizer = _trained_again(method, saved, given, public_spec, out, resume, progress)
+            spec = str(saved.config["data"]["name"])
         made = f"{method}, trained again from what {earlier} released; no private row was read and nothing was spent"
-        spec = str(run_config(earlier)["data"]["name"])
     else:
         if spec is None or epsilon is None or delta is None:
             missing = {"--data": spec, "--epsilon": epsilon, "--delta": delta}
@@ -315,17 +314,7 @@ def _public(spec: str | None, like: Schema, progress: Progress) -> Dataset | Non
 
 
 # What an earlier run has settled already: its data, their public facts, and the budget.
-_SETTLED = (
-    "spec",
-    "epsilon",
-    "delta",
-    "neighbours",
-    "image_size",
-    "channels",
-    "classes",
-    "bits",
-    "value_range",
-)
+_SETTLED = ("spec", "epsilon", "delta", "neighbours", *FACTS)
 
 
 def _was_given(context: click.Context, name: str) -> bool:
@@ -333,7 +322,7 @@ def _was_given(context: click.Context, name: str) -> bool:
 
 
 def _refuse_with_release(context: click.Context) -> None:
-    for name in (*_SETTLED, "schema_file"):
+    for name in _SETTLED:
         if _was_given(context, name):
             option = next(p.opts[0] for p in context.command.params if p.name == name)
             raise BadInput(
@@ -343,57 +332,43 @@ def _refuse_with_release(context: click.Context) -> None:
 
 def _trained_again(
     method: str,
-    earlier: Path,
+    earlier: SavedRun,
     given: dict[str, str],
-    seed: int | None,
     public_spec: str | None,
     out: Path,
     resume: bool,
     progress: Progress,
 ) -> PrivateMethod:
     """`refit` with the earlier run's settings, but for those given."""
-    from sfumato.data import Schema
-    from sfumato.methods import SavedRun, get_method
+    from sfumato.methods import get_method
 
-    cls = get_method(method)
-    saved = SavedRun(earlier)
-    config = saved.config
-    saved.close()
+    cls, config = get_method(method), earlier.config
     if config["method"] != cls.info.name:
         raise BadInput(
-            f"{earlier} is a run of {config['method']}, not of {cls.info.name}; type sfumato fit {config['method']}."
+            f"{earlier.path} is a run of {config['method']}, not of {cls.info.name}; type sfumato fit {config['method']}."
         )
-    if seed is not None:
-        given = {"seed": str(seed), **given}
     synthesizer = cls.from_settings(given, **config["settings"])
     resume = check_run_folder(out, resume)
-    public = _public(public_spec, Schema.from_json(config["schema"]), progress)
-    return synthesizer.refit(earlier, public=public, out=out, resume=resume, progress=progress)
+    public = _public(public_spec, earlier.schema, progress)
+    return synthesizer.refit(earlier.path, public=public, out=out, resume=resume, progress=progress)
 
 
 @click.command()
-@click.argument("run", type=click.Path(path_type=Path))
+@run_argument
 @click.option(
     "-n", "--number", "n", type=click.IntRange(1), required=True, help="How many records to make."
 )
-@click.option(
-    "--out",
-    required=True,
-    metavar="PATH",
-    type=click.Path(path_type=Path),
-    help="A .npz, .csv or .parquet file, or a folder of images.",
-)
+@out_option("PATH", "A .npz, .csv or .parquet file, or a folder of images.")
 @seed_option
 @click.option(
     "--keep",
     type=float,
     default=1.0,
-    show_default=True,
     metavar="SHARE",
     help="Of the labelled images that are drawn, keep this share: those that look most like their class. "
     "Meant for a generator's slips; try 0.75.",
 )
-@click.option("--overwrite", is_flag=True, help="Replace the file PATH if it exists.")
+@overwrite_option
 @quiet_option
 @debug_option
 def sample(
@@ -427,5 +402,5 @@ def _check_sample_path(out: Path, overwrite: bool) -> None:
     if out.is_dir():
         if out.suffix.lower() in FILE_FORMATS or any(out.iterdir()):
             raise RunConflict(f"{out} is a folder that already exists; give --out another name.")
-    elif out.exists() and not overwrite:
-        raise RunConflict(f"{out} already exists; give --out another name, or add --overwrite.")
+    else:
+        refuse_existing(out, overwrite)

@@ -14,15 +14,13 @@ import click
 
 from sfumato import published
 from sfumato.cli.options import (
-    debug_option,
     facts_options,
     is_run,
-    json_option,
     load_stated,
+    output_options,
     parse_facts,
     progress_for,
-    quiet_option,
-    run_config,
+    run_argument,
     seed_option,
 )
 from sfumato.cli.printing import print_json, print_table, say
@@ -75,9 +73,7 @@ _show_real_option = click.option(
 @_show_real_option
 @seed_option
 @facts_options
-@quiet_option
-@json_option
-@debug_option
+@output_options
 def evaluate(
     target: str,
     real: str,
@@ -139,7 +135,7 @@ def evaluate(
 
 
 @click.command()
-@click.argument("run", type=click.Path(path_type=Path))
+@run_argument
 @click.option(
     "--with",
     "beside",
@@ -149,9 +145,7 @@ def evaluate(
     help="Another run, or the folder of a comparison, to plot beside this one: accuracy against ε; repeat for more.",
 )
 @_show_real_option
-@quiet_option
-@json_option
-@debug_option
+@output_options
 def report(
     run: Path, beside: tuple[Path, ...], show_real: str | None, quiet: bool, as_json: bool
 ) -> None:
@@ -188,7 +182,7 @@ def judge(
 ) -> dict[str, Any]:
     """The content of metrics.json for a run, which keeps it, or for a data path."""
     from sfumato.evaluation import evaluate
-    from sfumato.methods import load
+    from sfumato.methods import SavedRun, load
 
     run = Path(target) if is_run(Path(target)) else None
     size = None
@@ -197,7 +191,8 @@ def judge(
         synthetic = load_stated(target, progress, facts, real.schema)
     else:
         synthesizer = load(run)
-        size = run_config(run)["data"].get("size")  # none under add-remove, where it is private
+        with SavedRun(run) as saved:
+            size = saved.config["data"]["size"]  # none under add-remove, where it is private
         n = n or size or DEFAULT_SAMPLE
         with progress.stage(f"Sampling {n:,} records", n) as stage:
             synthetic = synthesizer.sample(n, seed=seed)
@@ -227,18 +222,14 @@ def write_page(
     progress: Progress | None = None,
     beside: Sequence[Path] = (),
 ) -> Path:
-    from sfumato.data import Schema
     from sfumato.methods import SavedRun
     from sfumato.public.loading import load_public
     from sfumato.report import write_report
 
-    SavedRun(run).close()
-    for other in beside:
-        if is_run(other):
-            SavedRun(other).close()
-    real = None
-    if show_real is not None:
-        real = load_public(show_real, Schema.from_json(run_config(run)["schema"]), progress)
+    with SavedRun(run) as saved:  # an unfinished one is refused
+        real = None if show_real is None else load_public(show_real, saved.schema, progress)
+    for other in filter(is_run, beside):
+        SavedRun(other).close()
     page = write_report(run, real=real, beside=beside)
     if real is not None:
         say(

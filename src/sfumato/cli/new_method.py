@@ -29,7 +29,9 @@ _TEMPLATES = Path(__file__).parent / "templates"
     type=click.Choice(list(KINDS)),
     default="sums",
     show_default=True,
-    help="What it is made of: " + "; ".join(f"{kind}: {what}" for kind, what in KINDS.items()) + ".",
+    help="What it is made of: "
+    + "; ".join(f"{kind}: {what}" for kind, what in KINDS.items())
+    + ".",
 )
 @click.option(
     "--out",

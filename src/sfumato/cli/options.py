@@ -21,7 +21,10 @@ if TYPE_CHECKING:
     from sfumato.privacy import Budget
     from sfumato.progress import Progress
 
+# The names of `privacy.Neighbours`, which only comes with torch, and `--help` is to stay quick; a test holds them together.
 NEIGHBOURS = ("zero-out", "add-remove", "replace-one")
+# What a caller may state about the data behind a path; `facts_options` have these names.
+FACTS = ("image_size", "channels", "classes", "bits", "value_range", "schema_file")
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -65,6 +68,25 @@ facts_options = _stack(
 )
 
 
+def out_option(
+    metavar: str,
+    about: str,
+    *,
+    file: bool = False,
+    default: Path | None = None,
+    required: bool = True,
+) -> Callable[[F], F]:
+    """`--out`: where a command writes, a folder or a `file`."""
+    return click.option(
+        "--out",
+        required=required and default is None,
+        default=default,
+        metavar=metavar,
+        type=click.Path(path_type=Path, dir_okay=not file),
+        help=about,
+    )
+
+
 def _data_option(required: bool) -> Callable[[F], F]:
     return click.option(
         "--data",
@@ -90,7 +112,6 @@ def _budget_options(required: bool) -> Callable[[F], F]:
             "--neighbours",
             type=click.Choice(NEIGHBOURS),
             default="zero-out",
-            show_default=True,
             help="How two neighbouring data sets differ.",
         ),
     )
@@ -110,14 +131,18 @@ seed_option = click.option(
     "--seed",
     type=click.IntRange(0, 2**32 - 1),
     default=0,
-    show_default=True,
     help="Public randomness only; the noise never comes from a seed.",
 )
 quiet_option = click.option(
     "--quiet", "-q", is_flag=True, help="No progress; only results, warnings, errors."
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+overwrite_option = click.option(
+    "--overwrite", is_flag=True, help="Replace the file PATH if it exists."
+)
+run_argument = click.argument("run", type=click.Path(path_type=Path))
 debug_option = click.option("--debug", is_flag=True, hidden=True, expose_value=False)
+output_options = _stack(quiet_option, json_option, debug_option)
 
 
 def progress_for(quiet: bool) -> Progress:
@@ -235,6 +260,11 @@ def load_stated(
     return load_data(spec, progress, **stated)
 
 
+def refuse_existing(out: Path, overwrite: bool = False) -> None:
+    if out.exists() and not overwrite:
+        raise RunConflict(f"{out} already exists; give --out another name, or add --overwrite.")
+
+
 def check_run_folder(out: Path, resume: bool) -> bool:
     """Whether there is something to resume; refuses a folder that holds other things."""
     from sfumato.methods.run import holds_nothing
@@ -258,13 +288,3 @@ def is_run(path: Path) -> bool:
     from sfumato.methods import is_run
 
     return is_run(path)
-
-
-def run_config(run: Path) -> dict[str, Any]:
-    """What the run was asked for, finished or not."""
-    from sfumato.methods import SavedRun
-
-    saved = SavedRun(run, unfinished=True)
-    config = saved.config
-    saved.close()
-    return config

@@ -12,20 +12,18 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from sfumato.cli.options import (
-    debug_option,
     facts_options,
-    json_option,
     load_data,
+    out_option,
+    output_options,
     parse_facts,
     progress_for,
-    quiet_option,
     seed_option,
 )
 from sfumato.cli.printing import print_json, say
 
 if TYPE_CHECKING:
     from sfumato.data import Dataset
-    from sfumato.progress import Progress
 
 # Minutes on one core, and past the steep part of the learning curve.
 DEFAULT_STEPS = {"codec": 2000, "extractor": 1500}
@@ -43,21 +41,13 @@ DEFAULT_STEPS = {"codec": 2000, "extractor": 1500}
     "--kind",
     type=click.Choice(["codec", "pca", "extractor"]),
     default="codec",
-    show_default=True,
     help="codec: an autoencoder. pca: principal components. extractor: a classifier's body, for perceptual features.",
 )
-@click.option(
-    "--out",
-    required=True,
-    metavar="FILE",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="The safetensors file to write.",
-)
+@out_option("FILE", "The safetensors file to write.", file=True)
 @click.option(
     "--dim",
     type=click.IntRange(2, 100_000),
     default=64,
-    show_default=True,
     help="Numbers in a code (codec, pca).",
 )
 @click.option(
@@ -69,7 +59,6 @@ DEFAULT_STEPS = {"codec": 2000, "extractor": 1500}
     "--noise",
     type=float,
     default=0.2,
-    show_default=True,
     help="Noise on codes in training (codec): more decodes more smoothly and less sharply.",
 )
 @click.option(
@@ -79,16 +68,13 @@ DEFAULT_STEPS = {"codec": 2000, "extractor": 1500}
     "--batch",
     type=click.IntRange(2, 1_000_000),
     default=64,
-    show_default=True,
     help="Pictures a step.",
 )
-@click.option("--learning-rate", type=float, default=2e-3, show_default=True, help="Adam's.")
+@click.option("--learning-rate", type=float, default=2e-3, help="Adam's.")
 @click.option("--resume", is_flag=True, help="Go on with an interrupted training of the same file.")
 @facts_options
 @seed_option
-@quiet_option
-@json_option
-@debug_option
+@output_options
 def pretrain(
     spec: str,
     kind: str,
@@ -117,23 +103,32 @@ def pretrain(
       sfumato pretrain --public quickdraw --out quickdraw.safetensors
       sfumato pretrain --public photos/ --image-size 32 --kind extractor --out photos.safetensors
     """
+    from sfumato.public.pretraining import (
+        Schedule,
+        pretrain_codec,
+        pretrain_extractor,
+        pretrain_pca,
+    )
+
     progress = progress_for(quiet)
     public = load_data(spec, progress, **parse_facts(**facts))
     say(_treated_as_public(public))
-    card = _made(
-        public,
-        kind,
-        out,
-        {"dim": dim, "width": width, "noise": noise},
-        {
-            "steps": steps or DEFAULT_STEPS.get(kind, 1),
-            "batch": batch,
-            "learning_rate": learning_rate,
-            "seed": seed,
-            "resume": resume,
-        },
-        progress,
+    schedule = Schedule(
+        steps=steps or DEFAULT_STEPS.get(kind, 1),
+        batch=batch,
+        learning_rate=learning_rate,
+        seed=seed,
+        resume=resume,
+        progress=progress,
     )
+    wide = {"width": width} if width else {}
+    if kind == "codec":
+        made = pretrain_codec(public, out, schedule, dim=dim, noise=noise, **wide).card
+    elif kind == "pca":
+        made = pretrain_pca(public, out, dim=dim, seed=seed).card
+    else:
+        made = pretrain_extractor(public, out, schedule, **wide)[1]
+    card = made.to_json()
     if as_json:
         print_json({"out": str(out), "card": card})
         return
@@ -155,30 +150,3 @@ def _treated_as_public(public: Dataset) -> str:
     if found is not None and found[0].use == "private":
         text += f" Do not use it on private data drawn from {found[0].name} itself."
     return text
-
-
-def _made(
-    public: Dataset,
-    kind: str,
-    out: Path,
-    shape: dict[str, Any],
-    schedule: dict[str, Any],
-    progress: Progress,
-) -> dict[str, Any]:
-    """Train, save, and give the card."""
-    from sfumato.public.pretraining import (
-        Schedule,
-        pretrain_codec,
-        pretrain_extractor,
-        pretrain_pca,
-    )
-
-    how = Schedule(**schedule, progress=progress)
-    if kind == "codec":
-        width = {"width": shape["width"]} if shape["width"] else {}
-        codec = pretrain_codec(public, out, how, dim=shape["dim"], noise=shape["noise"], **width)
-        return codec.card.to_json()
-    if kind == "pca":
-        return pretrain_pca(public, out, dim=shape["dim"], seed=how.seed).card.to_json()
-    width = {"width": shape["width"]} if shape["width"] else {}
-    return pretrain_extractor(public, out, how, **width)[1].to_json()

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import click
 
-from sfumato.cli.options import debug_option, json_option
+from sfumato.cli.options import debug_option, json_option, out_option, run_argument
 from sfumato.cli.printing import print_json
 from sfumato.errors import BadInput, RunConflict
 
 
 @click.command()
-@click.argument("run", type=click.Path(path_type=Path))
+@run_argument
 @json_option
 @debug_option
 @click.pass_context
@@ -41,12 +41,11 @@ def verify(context: click.Context, /, run: Path, as_json: bool) -> None:
 
 
 @click.command()
-@click.argument("run", type=click.Path(path_type=Path))
-@click.option(
-    "--out",
-    metavar="FOLDER",
-    type=click.Path(path_type=Path),
-    help="Make a folder of its own to hand on, in place of refreshing the files of the run.",
+@run_argument
+@out_option(
+    "FOLDER",
+    "Make a folder of its own to hand on, in place of refreshing the files of the run.",
+    required=False,
 )
 @debug_option
 def export(run: Path, out: Path | None) -> None:
@@ -60,8 +59,7 @@ def export(run: Path, out: Path | None) -> None:
     from sfumato.methods import SavedRun
     from sfumato.methods.run import export_to, write_exports
 
-    saved = SavedRun(run)
-    try:
+    with SavedRun(run) as saved:
         if saved.version == 1:
             raise BadInput(
                 f"{run} is a run of version 0.1.0, whose files are all it has; copy the folder."
@@ -73,6 +71,4 @@ def export(run: Path, out: Path | None) -> None:
         else:
             export_to(saved, out)
         names = ", ".join(saved.exports())
-    finally:
-        saved.close()
     click.echo(f"Wrote {names} in {out or run}.")

@@ -6,9 +6,7 @@ from sfumato.evaluation import downstream as downstream
 from sfumato.evaluation import frechet as frechet
 from sfumato.evaluation import neighbours as neighbours
 from sfumato.evaluation import distributions as distributions
-from sfumato.evaluation import marginals as marginals
-from sfumato.evaluation import likelihood as likelihood
-from sfumato.evaluation import diversity as diversity
+from sfumato.evaluation import tables as tables
 from sfumato.evaluation.metrics import (
     Evaluation,
     Metric,

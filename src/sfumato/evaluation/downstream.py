@@ -20,20 +20,27 @@ from sklearn.metrics import average_precision_score, f1_score, roc_auc_score
 
 from sfumato.data import Schema
 from sfumato.errors import BadInput
-from sfumato.evaluation.classifiers import Array, Classifier, ConvNet, LogisticRegression
-from sfumato.evaluation.encoding import encoder
+from sfumato.evaluation.classifiers import (
+    Classifier,
+    ConvNet,
+    LogisticRegression,
+    ResNet9,
+    encoder,
+)
 from sfumato.evaluation.metrics import (
+    Array,
     Comparison,
+    Family,
     Measurement,
     Preset,
     Step,
     around,
     colour,
+    first_few,
+    joined,
     normal,
     register,
-    wilson,
 )
-from sfumato.evaluation.resnet9 import ResNet9
 from sfumato.evaluation.twelve import TWELVE, has_xgboost
 
 _REPLICATES = 100
@@ -89,9 +96,8 @@ def _train(
     notes = []
     if len(present) < schema.n_classes:
         absent = [name for code, name in enumerate(schema.classes) if code not in present]
-        shown = ", ".join(absent[:5]) + (", …" if len(absent) > 5 else "")
         notes.append(
-            f"the synthetic data have no records of {shown}, so real records of "
+            f"the synthetic data have no records of {first_few(absent)}, so real records of "
             f"{'this class' if len(absent) == 1 else 'these classes'} all count as errors"
         )
     if bool((rows == rows[:1]).all()):
@@ -143,9 +149,7 @@ def _accuracy(
 def _share_right(comparison: Comparison, outcome: Outcome, *more: str) -> Measurement:
     labels = comparison.real[1]
     assert labels is not None
-    right = int((outcome.predicted == labels).sum())
-    low, high = wilson(right, len(labels))
-    return Measurement(right / len(labels), low, high, "; ".join((*outcome.notes, *more)))
+    return Measurement.of_hits(outcome.predicted == labels, *outcome.notes, *more)
 
 
 def _need_xgboost(name: str) -> None:
@@ -162,7 +166,7 @@ def _twelve(
     names = [name for name in TWELVE if name != "xgb" or has_xgboost()]
     found = {
         name: _outcome(
-            comparison, name, TWELVE[name][1], seed, lambda share: step(share / len(names))
+            comparison, name, TWELVE[name].build, seed, lambda share: step(share / len(names))
         )
         for name in names
     }
@@ -179,8 +183,7 @@ def _mean_accuracy(comparison: Comparison, seed: int, step: Step) -> Measurement
     right = torch.stack([outcome.predicted.eq(labels) for outcome in found.values()]).double()
     # A real record is the unit of chance: it is hard or easy for all classifiers at once.
     each = right.mean(0).numpy()
-    low, high = normal(each)
-    return Measurement(float(each.mean()), max(0.0, low), min(1.0, high), "; ".join(notes))
+    return Measurement.of_share(float(each.mean()), normal(each), *notes)
 
 
 # ------------------------------------------------------------------------- ROC, PRC, F1
@@ -219,16 +222,33 @@ def _f1(labels: Array, outcome: Outcome, weights: Array) -> float:
     )
 
 
-_SCORES: dict[str, tuple[str, Score]] = {
-    "roc": ("area under the ROC curve", partial(_by_class, roc_auc_score, False)),
-    "prc": ("average precision", partial(_by_class, average_precision_score, False)),
-    "f1": ("F1", _f1),
+_TRAINED = (
+    "Each classifier is trained on synthetic records only and scored on real ones; more is better."
+)
+_ROC, _PRC = "Area under the ROC curve", "Average precision"
+
+
+@dataclass(frozen=True)
+class _Ranking:
+    """A score of a classifier's ranking: its heading, what it is called in a sentence, and how it is computed."""
+
+    title: str
+    described: str
+    score: Score
+
+
+_SCORES = {
+    "roc": _Ranking(_ROC, "area under the ROC curve", partial(_by_class, roc_auc_score, False)),
+    "prc": _Ranking(_PRC, "average precision", partial(_by_class, average_precision_score, False)),
+    "f1": _Ranking("F1 score", "F1", _f1),
     # The values in the papers' tables look like these: the curve through a single point.
-    "roc-hard": (
+    "roc-hard": _Ranking(
+        f"{_ROC}, hard decisions",
         "area under the ROC curve of hard decisions",
         partial(_by_class, roc_auc_score, True),
     ),
-    "prc-hard": (
+    "prc-hard": _Ranking(
+        f"{_PRC}, hard decisions",
         "average precision of hard decisions",
         partial(_by_class, average_precision_score, True),
     ),
@@ -248,7 +268,7 @@ def _replicates(
             raise BadInput(
                 "All real records are of one class, so nothing can be ranked; give real records of both classes."
             )
-        score = _SCORES[family][1]
+        score = _SCORES[family].score
         draw = np.random.default_rng(seed)
         found = [score(real, outcome, np.ones(len(real)))]
         for _ in range(_REPLICATES):
@@ -265,13 +285,13 @@ def _ranked(family: str, name: str, comparison: Comparison, seed: int, step: Ste
         outcomes, notes = _twelve(comparison, seed, step)
     else:
         _need_xgboost(name)
-        outcome = _outcome(comparison, name, TWELVE[name][1], seed, step)
+        outcome = _outcome(comparison, name, TWELVE[name].build, seed, step)
         outcomes, notes = {name: outcome}, outcome.notes
     found = np.mean(
         [_replicates(comparison, family, n, o, seed, step) for n, o in outcomes.items()], axis=0
     )
-    low, high = around(float(found[0]), found[1:])
-    return Measurement(float(found[0]), max(0.0, low), min(1.0, high), "; ".join(notes))
+    value = float(found[0])
+    return Measurement.of_share(value, around(value, found[1:]), *notes)
 
 
 # ------------------------------------------------------------------------- size of the synthetic set
@@ -288,10 +308,8 @@ def _some(
 def _curve(size: int, comparison: Comparison, seed: int, step: Step) -> Measurement:
     given = comparison.synthetic
     outcome = _train(comparison, LogisticRegression(seed), _some(given, size, seed), step)
-    short = len(given[0]) < size
-    return _share_right(
-        comparison, outcome, *((f"the set has {len(given[0]):,} records only",) if short else ())
-    )
+    short = f"the set has {len(given[0]):,} records only" if len(given[0]) < size else ""
+    return _share_right(comparison, outcome, short)
 
 
 def _effective(comparison: Comparison, seed: int, step: Step) -> Measurement:
@@ -332,9 +350,7 @@ def _effective(comparison: Comparison, seed: int, step: Step) -> Measurement:
         note = f"worse than {sizes[0]} real records, so this is an upper bound"
     loud = "READS THE REAL TRAINING DATA: it measures them, so publish it only where that is acceptable"
     low, high = size_for(reached.low), size_for(reached.high)
-    return Measurement(
-        size_for(reached.value), low, high, "; ".join(filter(None, (loud, note, *own.notes)))
-    )
+    return Measurement(size_for(reached.value), low, high, joined((loud, note, *own.notes)))
 
 
 # ------------------------------------------------------------------------- names
@@ -356,38 +372,45 @@ def _quick_or_papers(schema: Schema) -> Sequence[Preset]:
     return ("quick", *_papers(schema))
 
 
+_register_accuracy = partial(register, family=Family("Accuracy", _TRAINED, "%"))
+_MEAN = "mean of the twelve classifiers"
+
+
+def _register_twelve(name: str, presets: Callable[[Schema], Sequence[Preset]]) -> None:
+    kind = TWELVE[name]
+    _register_accuracy(
+        f"accuracy.{name}",
+        f"accuracy of {kind.described} trained on the synthetic data",
+        title=kind.title,
+        presets=presets,
+        where=_labelled_for_xgboost if name == "xgb" else _labelled,
+    )(partial(_accuracy, name, kind.build))
+
+
 for _name in ("logreg", "mlp"):
-    register(
-        f"accuracy.{_name}",
-        f"accuracy of {TWELVE[_name][0]} trained on the synthetic data",
-        presets=_quick_or_papers,
-        where=_labelled,
-    )(partial(_accuracy, _name, TWELVE[_name][1]))
-register(
+    _register_twelve(_name, _quick_or_papers)
+_register_accuracy(
     "accuracy.cnn",
     "accuracy of a small convolutional network trained on the synthetic data",
+    title="convolutional network",
     kinds=("images",),
     presets=_quick_or_papers,
     where=_labelled,
 )(partial(_accuracy, "cnn", ConvNet))
-for _name, (_title, _build) in TWELVE.items():
-    if _name in ("logreg", "mlp"):
-        continue
-    register(
-        f"accuracy.{_name}",
-        f"accuracy of {_title} trained on the synthetic data",
-        presets=_papers,
-        where=_labelled_for_xgboost if _name == "xgb" else _labelled,
-    )(partial(_accuracy, _name, _build))
-register(
+for _name in TWELVE:
+    if _name not in ("logreg", "mlp"):
+        _register_twelve(_name, _papers)
+_register_accuracy(
     "accuracy.mean12",
     "mean accuracy of the twelve classifiers of the papers",
+    title=_MEAN,
     presets=_papers,
     where=_labelled,
 )(_mean_accuracy)
-register(
+_register_accuracy(
     "accuracy.resnet9",
     "accuracy of ResNet9 trained on the synthetic data",
+    title="residual network",
     kinds=("images",),
     presets=("paper",),
     where=lambda schema: schema.labelled and colour(schema),
@@ -400,26 +423,40 @@ def _table_preset(family: str, schema: Schema) -> Sequence[Preset]:
     return ("paper",) if family in wanted else ()
 
 
-for _family, (_what, _) in _SCORES.items():
+for _prefix, _ranking in _SCORES.items():
+    _family = Family(_ranking.title, _TRAINED, "share")
     for _name in (*TWELVE, "mean12"):
-        _who = "the mean of the twelve" if _name == "mean12" else TWELVE[_name][0]
+        _mean = _name == "mean12"
+        _who = "the mean of the twelve" if _mean else TWELVE[_name].described
         register(
-            f"{_family}.{_name}",
-            f"{_what}, {_who} trained on the synthetic data",
+            f"{_prefix}.{_name}",
+            f"{_ranking.described}, {_who} trained on the synthetic data",
+            title=_MEAN if _mean else TWELVE[_name].title,
+            family=_family,
             kinds=("table",),
-            presets=partial(_table_preset, _family),
+            presets=partial(_table_preset, _prefix),
             where=_labelled_for_xgboost if _name == "xgb" else _labelled,
-        )(partial(_ranked, _family, _name))
+        )(partial(_ranked, _prefix, _name))
 
+_register_curve = partial(
+    register,
+    family=Family(
+        "Accuracy by the number of records",
+        "A logistic regression trained on so many synthetic records and scored on real ones; and how many real records "
+        "would teach it as much.",
+        "%",
+    ),
+    where=_labelled,
+)
 for _size in SIZES:
-    register(
+    _register_curve(
         f"curve.{_size}",
         f"accuracy of a logistic regression trained on {_size:,} of the synthetic records",
-        where=_labelled,
+        title=f"{_size:,} records",
     )(partial(_curve, _size))
-register(
+_register_curve(
     "curve.effective",
     "how many real training records teach a logistic regression as much; reads the training data",
+    title="worth so many real records",
     reads="train",
-    where=_labelled,
 )(_effective)

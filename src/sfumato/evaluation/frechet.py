@@ -13,14 +13,23 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 from scipy.stats import t as student
 
 from sfumato.errors import BadInput
-from sfumato.evaluation.metrics import Comparison, Measurement, Step, colour, register
+from sfumato.evaluation.metrics import (
+    NORMAL_95,
+    Array,
+    Comparison,
+    Family,
+    Measurement,
+    Step,
+    colour,
+    joined,
+    register,
+)
 
-Array = np.ndarray[Any, Any]
 INCEPTION = "fid-inception"
+_DISTANCES = Family("Distance of the images", "Between Inception features; less is better.")
 _CHUNK = 1024
 
 
@@ -185,13 +194,15 @@ def _mmd(first: Any, second: Any) -> float:
 @register(
     "fid",
     "Fréchet distance of Inception features (less is better)",
+    title="Fréchet distance (FID)",
+    family=_DISTANCES,
     kinds=("images",),
     presets=lambda schema: (
         ("paper",) if colour(schema) else ()
     ),  # the papers give it for colour only
 )
 def fid(comparison: Comparison, seed: int, step: Step) -> Measurement:
-    synthetic, real = inception_features(comparison, seed, step)
+    synthetic, real = comparison.both_features(INCEPTION, seed, step)
     found = frechet(synthetic, real)
     step(0.1)
     notes = [comparison.drawn_note()]
@@ -204,35 +215,19 @@ def fid(comparison: Comparison, seed: int, step: Step) -> Measurement:
         )
     elif found.bias > 0.01 * found.value:
         notes.append(f"about {found.bias:.3g} of it is the bias of finite samples")
-    half = 1.959963984540054 * found.error
-    return Measurement(
-        found.value,
-        max(0.0, found.value - half),
-        found.value + half,
-        "; ".join(filter(None, notes)),
-    )
+    half = NORMAL_95 * found.error
+    return Measurement(found.value, max(0.0, found.value - half), found.value + half, joined(notes))
 
 
 @register(
     "kid",
     "kernel distance of Inception features, unbiased (less is better, 0 for equal distributions)",
+    title="kernel distance (KID)",
+    family=_DISTANCES,
     kinds=("images",),
 )
 def kid(comparison: Comparison, seed: int, step: Step) -> Measurement:
-    synthetic, real = inception_features(comparison, seed, step)
+    synthetic, real = comparison.both_features(INCEPTION, seed, step)
     value, low, high = kernel_distance(synthetic, real, seed=seed)
     step(0.1)
     return Measurement(value, low, high, comparison.drawn_note())
-
-
-def inception_features(
-    comparison: Comparison, seed: int, step: Step
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Features of both sets, computed once for all metrics; nine tenths of a metric's work."""
-    if min(len(comparison.synthetic[0]), len(comparison.real[0])) < 2:
-        raise BadInput("This metric needs at least two images of each set; give more records.")
-    synthetic = comparison.features("synthetic", INCEPTION, seed, step)
-    step(0.45)
-    real = comparison.features("real", INCEPTION, seed, step)
-    step(0.45)
-    return synthetic, real

@@ -1,9 +1,9 @@
 """Metrics by name, and `evaluate`, which computes them.
 
-A family of metrics is one file that registers its names; `evaluate` looks them up, checks that the two data sets can be
-compared, and times each. The synthetic set is safe to look at; the real set is not: a number made from real records is
-NOT COVERED by ε. It wears a badge that says so, and its `source` names the real records that it read, with their number
-only where that is public. Errors name public facts only.
+A family of metrics is one file that registers its names, with what they are called in plain words and how they are read;
+`evaluate` looks them up, checks that the two data sets can be compared, and times each. The synthetic set is safe to look at;
+the real set is not: a number made from real records is NOT COVERED by ε. It wears a badge that says so, and its `source` names
+the real records that it read, with their number only where that is public. Errors name public facts only.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import math
 import threading
 import time
 import warnings
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -34,11 +34,15 @@ from sfumato.files import atomic_path, cache_folder
 from sfumato.progress import Progress, Stage
 from sfumato.published import BADGE
 
+Array = np.ndarray[Any, Any]
 Step = Callable[[float], None]
 Features = Callable[[torch.Tensor], torch.Tensor]
 Preset = Literal["quick", "paper", "full"]
 Reads = Literal["test", "train", "nothing"]
 Result = TypeVar("Result")
+NORMAL_95 = (
+    1.959963984540054  # 95 % of a normal distribution lie within so many deviations of its mean
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,22 +112,55 @@ class Measurement:
     high: float
     note: str = ""
 
+    @classmethod
+    def of_share(cls, value: float, interval: tuple[float, float], *notes: str) -> Measurement:
+        """A number from 0 to 1, whose interval is cut to that, and the remarks that are not empty."""
+        low, high = interval
+        return cls(value, max(0.0, low), min(1.0, high), joined(notes))
+
+    @classmethod
+    def of_hits(cls, marks: torch.Tensor | Array, *notes: str) -> Measurement:
+        """The share of marks that are set."""
+        hits = int(marks.sum())
+        return cls(hits / len(marks), *wilson(hits, len(marks)), joined(notes))
+
+
+Measure = Callable[["Comparison", int, Step], Measurement]
+
+
+@dataclass(frozen=True)
+class Family:
+    """The metrics whose names begin alike: their heading, how they are read (is more better, or less?) and their unit.
+
+    `unit`: "%" (a share, told in percent), "share" (from 0 to 1) or "" (any number).
+    """
+
+    title: str
+    reading: str
+    unit: str = ""
+
+
+_OTHER = Family("Other measurements", "")
+
 
 @dataclass(frozen=True)
 class MetricInfo:
     """A metric as the list of metrics shows it; `measure` does the work.
 
-    `presets` are those that hold it besides "full", which holds every metric that applies. `reads` says which real
-    records it needs: the held-out ones, the TRAINING set as well, or none. `where` narrows `kinds` by other public facts.
+    `title` names it in plain words under the heading of its `family`. `presets` are those that hold it besides "full", which
+    holds every metric that applies. `reads` says which real records it needs: the held-out ones, the TRAINING set as well, or
+    none. `where` narrows `kinds` by other public facts.
     """
 
     name: str
     summary: str
     kinds: tuple[str, ...]
-    measure: Callable[[Comparison, int, Step], Measurement]
+    measure: Measure
     presets: Callable[[Schema], Sequence[Preset]] = lambda schema: ()
     reads: Reads = "test"
     where: Callable[[Schema], bool] = lambda schema: True
+    title: str = ""
+    family: Family = _OTHER
 
     def applies(self, schema: Schema) -> bool:
         return schema.kind in self.kinds and self.where(schema)
@@ -291,6 +328,20 @@ class Comparison:
 
         return self.once(("features", role, name, seed), compute)
 
+    def both_features(
+        self, name: str, seed: int, step: Step, least: int = 1
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Features of the synthetic and the real records, computed once for all metrics; nine tenths of a metric's work."""
+        if min(len(self.synthetic[0]), len(self.real[0])) < least:
+            raise BadInput(
+                f"This metric needs at least {least} images of each set; give more records."
+            )
+        synthetic = self.features("synthetic", name, seed, step)
+        step(0.45)
+        real = self.features("real", name, seed, step)
+        step(0.45)
+        return synthetic, real
+
     def _kept_features(self, role: str, name: str, seed: int) -> Path | None:
         """Where the features of a published set lie in the cache; None for any other set, of which nothing is kept."""
         published = self._real.published_as
@@ -318,26 +369,50 @@ def register(
     name: str,
     summary: str,
     *,
+    title: str = "",
+    family: Family = _OTHER,
     kinds: tuple[str, ...] = ("images", "table"),
     presets: Sequence[Preset] | Callable[[Schema], Sequence[Preset]] = (),
     reads: Reads = "test",
     where: Callable[[Schema], bool] = lambda schema: True,
-) -> Callable[
-    [Callable[[Comparison, int, Step], Measurement]],
-    Callable[[Comparison, int, Step], Measurement],
-]:
-    """Make a function (comparison, seed, step) → Measurement known by `name`; `step` takes shares of 1 as work is done."""
+) -> Callable[[Measure], Measure]:
+    """Make a function (comparison, seed, step) → Measurement known by `name`; `step` takes shares of 1 as work is done.
 
-    def add(
-        measure: Callable[[Comparison, int, Step], Measurement],
-    ) -> Callable[[Comparison, int, Step], Measurement]:
+    `title` and `family` say how a report calls it; without a title it keeps its name.
+    """
+
+    def add(measure: Measure) -> Measure:
         if name in _METRICS:
             raise ValueError(f"two metrics are called {name}")
         held = presets if callable(presets) else lambda schema: presets
-        _METRICS[name] = MetricInfo(name, summary, kinds, measure, held, reads, where)
+        _METRICS[name] = MetricInfo(
+            name, summary, kinds, measure, held, reads, where, title or name, family
+        )
         return measure
 
     return add
+
+
+def title_of(name: str) -> str:
+    """In plain words under the family's heading; an unknown metric keeps its name."""
+    return _METRICS[name].title if name in _METRICS else name
+
+
+def family_of(name: str) -> Family:
+    """Also of a metric that only an earlier version knew, by the first part of its name."""
+    return next((m.family for m in _members(name.partition(".")[0])), _OTHER)
+
+
+def badge_of(metric: Mapping[str, Any]) -> str:
+    """What stands beside a saved metric's number wherever that is shown; empty where no real record was read.
+
+    Files of earlier versions have no badge; what does not say that it read synthetic data only gets one.
+    """
+    return "" if str(metric["source"]).startswith("synthetic data only") else BADGE
+
+
+def _members(family: str) -> list[MetricInfo]:
+    return [m for m in _METRICS.values() if m.name.partition(".")[0] == family]
 
 
 def list_metrics() -> list[MetricInfo]:
@@ -470,7 +545,7 @@ def colour(schema: Schema) -> bool:
 
 def wilson(successes: int, trials: int) -> tuple[float, float]:
     """The 95 % interval of a share (Wilson 1927): honest near 0 and 1, where the textbook one leaves [0, 1]."""
-    z = 1.959963984540054
+    z = NORMAL_95
     share = successes / trials
     middle = (share + z * z / (2 * trials)) / (1 + z * z / trials)
     half = (
@@ -486,14 +561,23 @@ def normal(values: Any, value: float | None = None) -> tuple[float, float]:
     middle = float(values.mean()) if value is None else value
     if len(values) < 2:
         return middle, middle
-    half = 1.959963984540054 * float(values.std(ddof=1)) / math.sqrt(len(values))
+    half = NORMAL_95 * float(values.std(ddof=1)) / math.sqrt(len(values))
     return middle - half, middle + half
 
 
 def around(value: float, replicates: Any) -> tuple[float, float]:
     """The 95 % interval from bootstrap replicates: their spread put around the value, since resampling shifts the middle."""
-    half = 1.959963984540054 * float(np.std(np.asarray(replicates, np.float64), ddof=1))
+    half = NORMAL_95 * float(np.std(np.asarray(replicates, np.float64), ddof=1))
     return value - half, value + half
+
+
+def joined(notes: Iterable[str]) -> str:
+    """The remarks that are not empty, as one."""
+    return "; ".join(filter(None, notes))
+
+
+def first_few(names: Sequence[str], most: int = 5) -> str:
+    return ", ".join(names[:most]) + (", …" if len(names) > most else "")
 
 
 def _choose(
@@ -508,11 +592,7 @@ def _choose(
     chosen: dict[str, MetricInfo] = {}
     for name in metrics:
         family = [
-            m
-            for m in _METRICS.values()
-            if m.name.split(".")[0] == name
-            and m.applies(schema)
-            and (m.reads != "train" or has_train)
+            m for m in _members(name) if m.applies(schema) and (m.reads != "train" or has_train)
         ]
         if name in _METRICS:
             family = [_METRICS[name]]
@@ -534,7 +614,7 @@ def _choose(
 
 
 def _refuse_family(name: str, schema: Schema) -> None:
-    members = [m for m in _METRICS.values() if m.name.split(".")[0] == name]
+    members = _members(name)
     if any(m.reads == "train" and m.applies(schema) for m in members):
         raise BadInput(
             f"The metrics {name} compare with the real training data and none were given; pass train=, the data set "
@@ -562,8 +642,7 @@ def _check_comparable(synthetic: Schema, real: Schema, role: str = "synthetic") 
             "one schema."
         )
     if set(synthetic.classes) != set(real.classes):
-        only = sorted(set(synthetic.classes) ^ set(real.classes))
-        shown = ", ".join(only[:5]) + (", …" if len(only) > 5 else "")
+        shown = first_few(sorted(set(synthetic.classes) ^ set(real.classes)))
         raise BadInput(
             f"The {role} and the real data have different classes "
             f"(only in one of them: {shown}); open both with the same classes."

@@ -11,22 +11,23 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import numpy as np
 import torch
 from scipy.stats import mannwhitneyu
 
 from sfumato.errors import BadInput
-from sfumato.evaluation.encoding import encoder
+from sfumato.evaluation.classifiers import encoder
 from sfumato.evaluation.frechet import INCEPTION
 from sfumato.evaluation.metrics import (
     Comparison,
+    Family,
+    Measure,
     Measurement,
     Step,
+    joined,
     normal,
     register,
-    wilson,
 )
 
 NEIGHBOURS = 5
@@ -126,24 +127,18 @@ def _reach(rows: torch.Tensor, k: int, block: int, step: Step) -> torch.Tensor:
 def _measure_prdc(
     features: str, what: str, comparison: Comparison, seed: int, step: Step
 ) -> Measurement:
-    fake = comparison.features("synthetic", features, seed, step)
-    step(0.4)
-    true = comparison.features("real", features, seed, step)
-    step(0.4)
+    fake, true = comparison.both_features(features, seed, step)
     found = comparison.once(("prdc", features, seed), lambda: manifolds(fake, true, step=step))
-    step(0.2)
+    step(0.1)
     notes = [comparison.drawn_note()]
     for rows, role in ((fake, "synthetic"), (true, "real")):
         if bool((rows == rows[:1]).all()):
             notes.append(f"all {role} records have the same features")
-    note = "; ".join(filter(None, notes))
     if what == "density":
-        value = float(found.dense.mean())
         low, high = normal(found.dense.numpy())
-        return Measurement(value, max(0.0, low), high, note)
+        return Measurement(float(found.dense.mean()), max(0.0, low), high, joined(notes))
     marks = {"precision": found.precise, "recall": found.recalled, "coverage": found.covered}[what]
-    hits = int(marks.sum())
-    return Measurement(hits / len(marks), *wilson(hits, len(marks)), note)
+    return Measurement.of_hits(marks, *notes)
 
 
 _MEANINGS = {
@@ -152,13 +147,23 @@ _MEANINGS = {
     "density": "how many real neighbourhoods hold a synthetic image, over k (about 1 for equal distributions)",
     "coverage": "share of real images with a synthetic one in their neighbourhood",
 }
-for _family, _features, _space in (
-    ("prdc", INCEPTION, "Inception features"),
-    ("prdc-pixels", "pixels", "pixels"),
+for _name, _features, _space, _heading in (
+    ("prdc", INCEPTION, "Inception features", "Fidelity and diversity"),
+    ("prdc-pixels", "pixels", "pixels", "Fidelity and diversity, in pixels"),
 ):
+    _family = Family(
+        _heading,
+        f"Neighbourhoods {'of' if _features == 'pixels' else 'in'} {_space}. Precision and density: synthetic images look "
+        "real; recall and coverage: the variety of the real ones is there. More is better; density may exceed 1.",
+        "share",
+    )
     for _what, _meaning in _MEANINGS.items():
         register(
-            f"{_family}.{_what}", f"{_meaning}; k = {NEIGHBOURS}, {_space}", kinds=("images",)
+            f"{_name}.{_what}",
+            f"{_meaning}; k = {NEIGHBOURS}, {_space}",
+            title=_what,
+            family=_family,
+            kinds=("images",),
         )(partial(_measure_prdc, _features, _what))
 
 
@@ -207,30 +212,43 @@ def _loud(comparison: Comparison, more: str = "") -> str:
         comparison.drawn_note(),
         more,
     )
-    return "; ".join(filter(None, parts))
+    return joined(parts)
 
 
-def _train_metric(name: str, summary: str) -> Callable[[Any], Any]:
-    return register(f"memorisation.{name}", f"{summary}; reads the training data", reads="train")
+_MEMORISATION = Family(
+    "Signs of memorised records",
+    "Are synthetic records nearer to the training records than chance has it? Expected: 0.01 suspiciously near, 0.5 nearer "
+    "to training than to test records. Passing is no proof of privacy.",
+    "share",
+)
+
+
+def _train_metric(name: str, title: str, summary: str) -> Callable[[Measure], Measure]:
+    return register(
+        f"memorisation.{name}",
+        f"{summary}; reads the training data",
+        title=title,
+        family=_MEMORISATION,
+        reads="train",
+    )
 
 
 @_train_metric(
     "share",
+    "suspiciously near to a training record",
     "share of synthetic records nearer to a training record than 99 % of test records are (0.01 expected)",
 )
 def share(comparison: Comparison, seed: int, step: Step) -> Measurement:
     found = _memorisation(comparison, seed, step)
     limit = found.test.quantile(0.01, interpolation="lower")
-    close = int((found.synthetic < limit).sum())
     copies = int((found.synthetic == 0).sum())
     more = f"{copies:,} synthetic records equal a training record" if copies else ""
-    return Measurement(
-        close / len(found.synthetic), *wilson(close, len(found.synthetic)), _loud(comparison, more)
-    )
+    return Measurement.of_hits(found.synthetic < limit, _loud(comparison, more))
 
 
 @_train_metric(
     "p",
+    "p-value: nearer than test records",
     "p-value of a rank test that synthetic records lie nearer to the training set than test records do",
 )
 def p(comparison: Comparison, seed: int, step: Step) -> Measurement:
@@ -246,11 +264,11 @@ def p(comparison: Comparison, seed: int, step: Step) -> Measurement:
 
 @_train_metric(
     "nearer",
+    "nearer to training than to test records",
     "share of synthetic records nearer to training than to as many test records (0.5 expected)",
 )
 def nearer(comparison: Comparison, seed: int, step: Step) -> Measurement:
     found = _memorisation(comparison, seed, step)
     ties = (found.to_some == found.to_test).double() / 2
     wins = (found.to_some < found.to_test).double() + ties
-    low, high = normal(wins.numpy())
-    return Measurement(float(wins.mean()), max(0.0, low), min(1.0, high), _loud(comparison))
+    return Measurement.of_share(float(wins.mean()), normal(wins.numpy()), _loud(comparison))

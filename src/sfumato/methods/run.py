@@ -13,13 +13,15 @@ Version 0.1.0 kept a file a release and a manifest of hashes in place of the sto
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
+from sfumato.data import Schema
 from sfumato.errors import BadInput, CorruptArtifact, RunConflict, SfumatoError
 from sfumato.files import as_path, atomic_folder, atomic_path, read_json, sha256_of
 from sfumato.privacy import Budget, Plan, PrivacyStatement, Release, epsilon_of
@@ -28,15 +30,21 @@ from sfumato.privacy.store import STORE, Answer, Question, RunStore, SavedStore,
 
 GENERATOR = "generator.safetensors"
 SAMPLES = "samples.png"
+METRICS = "metrics.json"
 EXPORTS = ("config.json", "statement.json", GENERATOR, SAMPLES, "log.jsonl")
 _PRIVATE = 0o600
 _NO_TIME = 315_532_800  # 1980-01-01, the first day that every archive can write
 # Another version's accountant may see the same charges a little otherwise.
 _ACCOUNTANTS = 1 + 1e-3
+_NUMBER = (int, float)
 
 
 class SavedRun:
-    """A run as its folder tells it: the saved statement and charges are the truth, nothing is worked out anew."""
+    """A run as its folder tells it: the saved statement and charges are the truth, nothing is worked out anew.
+
+    Everything it tells is public by the guarantee, except `metrics`, which measure real data. Use it in a `with` statement, or
+    `close` it.
+    """
 
     def __init__(self, path: Path | str, *, unfinished: bool = False) -> None:
         self.path = as_path(path)
@@ -78,6 +86,13 @@ class SavedRun:
         return found
 
     @cached_property
+    def schema(self) -> Schema:
+        try:
+            return Schema.from_json(self.config["schema"])
+        except BadInput as error:
+            raise self._damaged("config.json", f"its schema: {error}") from error
+
+    @cached_property
     def budget(self) -> Budget:
         try:
             return Budget(**self.config["budget"])
@@ -86,9 +101,48 @@ class SavedRun:
 
     @cached_property
     def statement_json(self) -> dict[str, Any]:
-        number = (int, float)
-        kinds = {"epsilon": number, "delta": number, "neighbours": str, "releases": list}
+        kinds = {"epsilon": _NUMBER, "delta": _NUMBER, "neighbours": str, "releases": list}
         return self._object("statement.json", self._fact("statement"), kinds)
+
+    @cached_property
+    def told_statement(self) -> dict[str, Any]:
+        """The saved statement with all that a page tells of it, checked; to load a run takes less."""
+        name = "statement.json"
+        kinds = {"unit": str, "epsilon_under": dict, "not_covered": list, "paragraph": str}
+        told = self._object(name, self.statement_json, kinds)
+        if not told["epsilon"] >= 0 or not 0 <= told["delta"] < 1:
+            raise self._damaged(name, "it promises an impossible ε or δ")
+        numbers = dict.fromkeys(("bound", "sensitivity", "noise_std"), _NUMBER)
+        for index, release in enumerate(told["releases"]):
+            place = f"releases[{index}] in {name}"
+            self._object(place, release, {"label": str, "event": str, **numbers})
+        for key in ("epsilon_under", "epsilon_k"):
+            if told.get(key) is not None:
+                found = self._object(f"{key} in {name}", told[key], {})
+                self._object(f"{key} in {name}", found, dict.fromkeys(found, _NUMBER))
+        if not all(isinstance(line, str) for line in told["not_covered"]):
+            raise self._damaged(name, 'its "not_covered" is no list of sentences')
+        return told
+
+    @cached_property
+    def metrics_json(self) -> dict[str, Any]:
+        """What `evaluate` wrote down, NOT covered by ε; empty where nothing was measured."""
+        path = self.path / METRICS
+        if not path.exists():
+            return {}
+        found = self._object(METRICS, read_json(path), {"metrics": list})
+        for index, metric in enumerate(found["metrics"]):
+            kinds = {"name": str, "value": _NUMBER, "source": str}
+            place = f"metrics[{index}] in {METRICS}"
+            self._object(place, metric, kinds)
+            ends = [end for end in ("low", "high") if metric.get(end) is not None]
+            self._object(place, metric, dict.fromkeys(ends, _NUMBER))
+        return found
+
+    @property
+    def metrics(self) -> list[dict[str, Any]]:
+        """The measurements themselves; NOT covered by ε."""
+        return self.metrics_json.get("metrics", [])
 
     @cached_property
     def charges(self) -> Plan:
@@ -142,6 +196,16 @@ class SavedRun:
         if self._store is not None:
             return self._store.read_log()
         return _log_of_version_1(self.path / "log.jsonl")
+
+    @cached_property
+    def losses(self) -> tuple[tuple[int, float], ...]:
+        """(step, loss) of the training, in the order of steps."""
+        found: dict[int, float] = {}
+        for record in self.log:
+            step, loss = record.get("step"), record.get("loss")
+            if record.get("event") == "step" and isinstance(step, int) and _is_finite(loss):
+                found[step] = float(loss)
+        return tuple(sorted(found.items()))
 
     def part(self, name: str) -> bytes | None:
         """A product of the run: the generator, or the picture of samples."""
@@ -221,6 +285,12 @@ class SavedRun:
         if self._store is not None:
             self._store.close()
 
+    def __enter__(self) -> SavedRun:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
     def _fact(self, name: str) -> Any:
         if self._store is not None:
             return self._store.fact(name)
@@ -231,7 +301,7 @@ class SavedRun:
             raise self._damaged(name, "it is no JSON object")
         for key, kind in kinds.items():
             value = found.get(key)
-            if not isinstance(value, kind) or isinstance(value, bool):
+            if not (_is_finite(value) if kind is _NUMBER else isinstance(value, kind)):
                 raise self._damaged(name, f'its "{key}" is missing or makes no sense')
         return found
 
@@ -256,6 +326,10 @@ class SavedRun:
                 raise CorruptArtifact(
                     f"{part} is not the file this run wrote; restore the run folder from a copy."
                 )
+
+
+def _is_finite(value: Any) -> TypeGuard[float]:
+    return isinstance(value, _NUMBER) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def is_run(path: Path) -> bool:

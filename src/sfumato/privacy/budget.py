@@ -31,12 +31,21 @@ class Neighbours(Enum):
         return self is not Neighbours.ADD_REMOVE
 
     @property
-    def meaning(self) -> str:
+    def change(self) -> str:
+        """How two neighbouring data sets differ."""
         return {
-            Neighbours.ADD_REMOVE: "one record is added or taken away (the number of records is private too)",
-            Neighbours.ZERO_OUT: "one record is left out of every computation (the number of records is public)",
-            Neighbours.REPLACE_ONE: "one record is replaced by any other (the number of records is public)",
+            Neighbours.ADD_REMOVE: "one record is added or taken away",
+            Neighbours.ZERO_OUT: "one record is left out of every computation",
+            Neighbours.REPLACE_ONE: "one record is replaced by any other",
         }[self]
+
+    @property
+    def told_size(self) -> str:
+        return f"the number of records is {'public' if self.size_is_public else 'private too'}"
+
+    @property
+    def meaning(self) -> str:
+        return f"{self.change} ({self.told_size})"
 
     @classmethod
     def parse(cls, text: str | Neighbours) -> Neighbours:

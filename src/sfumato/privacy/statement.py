@@ -223,13 +223,17 @@ def told_epsilon_k(statement: Mapping[str, Any]) -> dict[str, float] | None:
 _CHARGED = tuple(field.name for field in fields(Charge))
 
 
-def _upwards(epsilon: float) -> str:
-    """ε to four digits, rounded up: a bound must not be told smaller than it is."""
-    if epsilon == 0 or not math.isfinite(epsilon):
-        return f"{epsilon:g}"
+def rounded_up(bound: float, digits: int = 4) -> float:
+    """To so many digits, never downwards: a bound must not be told smaller than it is."""
+    if bound <= 0 or not math.isfinite(bound):
+        return bound
     # The hair taken off first keeps 1 from becoming 1.001 for the sake of the last bit.
-    digits = 3 - math.floor(math.log10(epsilon))
-    return f"{math.ceil(epsilon * (1 - 1e-9) * 10**digits) / 10**digits:.4g}"
+    scale = 10.0 ** (digits - 1 - math.floor(math.log10(bound)))
+    return math.ceil(bound * (1 - 1e-9) * scale) / scale
+
+
+def _upwards(epsilon: float) -> str:
+    return f"{rounded_up(epsilon):.4g}"
 
 
 def _plain(delta: float) -> str:

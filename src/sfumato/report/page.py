@@ -19,42 +19,39 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from markupsafe import Markup
 
 from sfumato import published
 from sfumato._version import __version__
 from sfumato.data import Dataset, Schema
 from sfumato.errors import BadInput
 from sfumato.evaluation import default_metrics
-from sfumato.evaluation.titles import badge_of, family_of, title_of
+from sfumato.evaluation.metrics import badge_of, family_of, title_of
 from sfumato.files import write_json, write_text
-from sfumato.methods import MethodInfo, list_methods, load
+from sfumato.methods import MethodInfo, SavedRun, list_methods, load
+from sfumato.privacy import Neighbours
 from sfumato.privacy.statement import told_epsilon_k
 from sfumato.public.weights import list_networks
 from sfumato.published import BADGE
-from sfumato.report.folder import RunFacts, read_run
 from sfumato.report.pictures import Plot, Point, SampleRow, curve, epsilon_plot, sample_rows
-from sfumato.report.templates import render
 from sfumato.report.utility import utility
-from sfumato.report.wording import (
+from sfumato.report.words import (
     bound,
     corrected,
     factor,
     guess,
     guess_share,
+    markdown,
+    markdown_code,
     number,
     plain,
     power,
+    render,
 )
 
 _SEED = 0
 _MOST_CLASSES = 40
 
-_RELATIONS = {
-    "zero-out": "one record is left out of every computation; the number of records is public",
-    "add-remove": "one record is added or taken away; the number of records is private too",
-    "replace-one": "one record is replaced by any other; the number of records is public",
-}
+_RELATIONS = {relation.value: f"{relation.change}; {relation.told_size}" for relation in Neighbours}
 # The name of the real data in a metric's source, with or without their number, alone or with the training data.
 _REAL = re.compile(
     r"real data (.+?)(?: \([\d,]+ records\))?(?: and the REAL TRAINING data .+)?; not covered by ε"
@@ -83,53 +80,54 @@ def write_report(
     run folders or comparisons, whose accuracy is plotted against ε with this run's. `real` are REAL images, test or
     public ones, to show beside the synthetic: the page then publishes them, which ε does not cover.
     """
-    run = Path(run)
-    facts = read_run(run)
-    if real is not None:
-        _check_real(facts, real)
-    drawn: dict[str, Any] = {}
-    if samples is None and _makes(facts) == "records":
-        samples = load(run).sample(_sample_size(facts.schema), seed=_SEED)
-        drawn = {"n": len(samples), "seed": _SEED}
-    elif samples is not None:
-        drawn = {"n": len(samples)}
-    if samples is not None and (
-        (samples.schema.kind, samples.schema.shape) != (facts.schema.kind, facts.schema.shape)
-    ):
-        raise BadInput(
-            f"The samples given are not of the kind and shape that {run} makes; draw them from this run."
-        )
-    content = _content(facts, samples, real, [Path(path) for path in beside])
-    page = run / "report.html"
-    summary = _summary(content, facts, drawn)
+    with SavedRun(run, unfinished=True) as saved:
+        # What is damaged shows before any work is done, and before a line of the page is written.
+        _ = saved.schema, saved.told_statement, saved.metrics
+        if real is not None:
+            _check_real(saved, real)
+        drawn: dict[str, Any] = {}
+        if samples is None and _makes(saved) == "records":
+            samples = load(saved.path).sample(_sample_size(saved.schema), seed=_SEED)
+            drawn = {"n": len(samples), "seed": _SEED}
+        elif samples is not None:
+            drawn = {"n": len(samples)}
+        if samples is not None and (
+            (samples.schema.kind, samples.schema.shape) != (saved.schema.kind, saved.schema.shape)
+        ):
+            raise BadInput(
+                f"The samples given are not of the kind and shape that {saved.path} makes; draw them from this run."
+            )
+        content = _content(saved, samples, real, [Path(path) for path in beside])
+        summary = _summary(content, saved, drawn)
     published.check("report", summary)
+    page = saved.path / "report.html"
     # For its owner's eyes, as the rest of the run: whoever publishes it decides so.
-    write_json(run / "report.json", summary, mode=0o600)
-    text = render("report.md.jinja", content | {"code": _code}, escape=_markdown)
-    write_text(run / "report.md", text, mode=0o600)
+    write_json(page.with_suffix(".json"), summary, mode=0o600)
+    text = render("report.md.jinja", content | {"code": markdown_code}, escape=markdown)
+    write_text(page.with_suffix(".md"), text, mode=0o600)
     write_text(page, render("report.html.jinja", content), mode=0o600)
     return page
 
 
-def _check_real(facts: RunFacts, real: Dataset) -> None:
-    if real.name == facts.config["data"]["name"]:
+def _check_real(run: SavedRun, real: Dataset) -> None:
+    if real.name == run.config["data"]["name"]:
         raise BadInput(
             f"{real.name} is what this run was fitted on, and showing it would publish the private records; "
             "give test or public images."
         )
-    if facts.schema.kind != "images" or real.schema.kind != "images":
+    if run.schema.kind != "images" or real.schema.kind != "images":
         raise BadInput(
             "Only images can be shown beside the samples; leave real records of tables out."
         )
 
 
-def _makes(facts: RunFacts) -> str:
-    info = _info(facts)
+def _makes(run: SavedRun) -> str:
+    info = _info(run)
     return info.makes if info else "records"
 
 
-def _info(facts: RunFacts) -> MethodInfo | None:
-    return next((m for m in list_methods() if m.name == facts.config["method"]), None)
+def _info(run: SavedRun) -> MethodInfo | None:
+    return next((m for m in list_methods() if m.name == run.config["method"]), None)
 
 
 def _sample_size(schema: Schema) -> int:
@@ -138,25 +136,25 @@ def _sample_size(schema: Schema) -> int:
 
 
 def _content(
-    facts: RunFacts, samples: Dataset | None, real: Dataset | None, beside: Sequence[Path]
+    run: SavedRun, samples: Dataset | None, real: Dataset | None, beside: Sequence[Path]
 ) -> dict[str, Any]:
-    statement, config = facts.statement, facts.config
+    statement, config = run.told_statement, run.config
     epsilon, delta = float(statement["epsilon"]), float(statement["delta"])
-    info = _info(facts)
-    metrics = [_metric(metric) for metric in (facts.metrics or {}).get("metrics", [])]
-    pictured = samples is not None and facts.schema.kind == "images"
+    info = _info(run)
+    metrics = [_metric(metric) for metric in run.metrics]
+    pictured = samples is not None and run.schema.kind == "images"
     rows = sample_rows(samples) if samples is not None and pictured else []
     return {
         "name": config["data"]["name"],
-        "fingerprint": facts.fingerprint,
+        "fingerprint": run.fingerprint if run.finished else "",
         "method": config["method"],
         "title": info.title if info else config["method"],
         "paper": info.paper if info else "",
         "alarm": _alarm(statement, info),
-        "verdict": _verdict(statement, _makes(facts)),
+        "headline": _headline(statement, _makes(run)),
         "best": _best(metrics) if statement.get("sound", True) else "",
         "badge": BADGE,
-        "makes": _makes(facts),
+        "makes": _makes(run),
         "statement": statement,
         "epsilon": bound(epsilon),
         "delta": power(delta),
@@ -183,26 +181,26 @@ def _content(
         "releases": [_release(release) for release in statement["releases"]],
         "rows": rows,
         "real": _real(real, rows) if real is not None else None,
-        "small": facts.schema.kind == "images" and max(facts.schema.shape[1:]) <= 112,
+        "small": run.schema.kind == "images" and max(run.schema.shape[1:]) <= 112,
         "table": _table(samples) if samples is not None and not pictured else None,
-        "more_classes": max(0, facts.schema.n_classes - _MOST_CLASSES),
+        "more_classes": max(0, run.schema.n_classes - _MOST_CLASSES),
         "balance": _balance(samples) if samples is not None else [],
         "n_samples": len(samples) if samples is not None else 0,
-        "curve": curve(facts.losses),
-        "steps": facts.losses[-1][0] if facts.losses else 0,
+        "curve": curve(run.losses),
+        "steps": run.losses[-1][0] if run.losses else 0,
         "metrics": metrics,
         "families": _families(metrics),
-        "utility": utility(facts, beside),
+        "utility": utility(run, beside),
         "public": _public(config),
-        "trained_on": _drawn(facts).get("n"),
-        "chance": 100 / facts.schema.n_classes if facts.schema.n_classes else None,
-        "commands": _commands(facts),
-        "evaluate_command": _evaluate_command(facts),
-        "facts": _facts(facts),
+        "trained_on": _drawn(run).get("n"),
+        "chance": 100 / run.schema.n_classes if run.schema.n_classes else None,
+        "commands": _commands(run),
+        "evaluate_command": _evaluate_command(run),
+        "facts": _facts(run),
         "settings": [(key, plain(value)) for key, value in config["settings"].items()],
         "versions": _versions(config),
         "version": __version__,
-        "picture": "samples.png" if (facts.path / "samples.png").exists() else None,
+        "picture": "samples.png" if (run.path / "samples.png").exists() else None,
     }
 
 
@@ -221,7 +219,7 @@ def _alarm(statement: dict[str, Any], info: MethodInfo | None) -> str:
     return ""
 
 
-def _verdict(statement: dict[str, Any], makes: str) -> str:
+def _headline(statement: dict[str, Any], makes: str) -> str:
     what = "These synthetic records are" if makes == "records" else f"This {makes} is"
     if not statement.get("sound", True):
         return (
@@ -388,8 +386,8 @@ def _table(samples: Dataset, most: int = 10) -> dict[str, Any]:
 # ------------------------------------------------------------------------------- how to reproduce
 
 
-def _commands(facts: RunFacts) -> list[str]:
-    config, statement = facts.config, facts.statement
+def _commands(run: SavedRun) -> list[str]:
+    config, statement = run.config, run.told_statement
     budget = config.get("budget") or statement
     words = ["sfumato", "fit", config["method"], "--data", config["data"]["name"]]
     words += ["--epsilon", f"{budget['epsilon']:g}", "--delta", f"{budget['delta']:g}"]
@@ -403,34 +401,33 @@ def _commands(facts: RunFacts) -> list[str]:
     for key, value in settings.items():
         if value is not None:
             words += ["--set", f"{key}={plain(value)}"]
-    words += ["--out", _shown_path(facts.path)]
-    report = shlex.join(["sfumato", "report", _shown_path(facts.path)])
-    return [shlex.join(words), _evaluate_command(facts), report]
+    words += ["--out", _shown_path(run.path)]
+    report = shlex.join(["sfumato", "report", _shown_path(run.path)])
+    return [shlex.join(words), _evaluate_command(run), report]
 
 
-def _evaluate_command(facts: RunFacts) -> str:
-    name = facts.config["data"]["name"]
+def _evaluate_command(run: SavedRun) -> str:
+    name = run.config["data"]["name"]
     real = name.removesuffix(":train") + ":test" if name.endswith(":train") else "REAL"
-    words = ["sfumato", "evaluate", _shown_path(facts.path)]
-    if facts.metrics:
-        sources = [metric["source"] for metric in facts.metrics["metrics"]]
-        found = _REAL.match(sources[0] if sources else "")
+    words = ["sfumato", "evaluate", _shown_path(run.path)]
+    if run.metrics:
+        found = _REAL.match(run.metrics[0]["source"])
         real = found[1] if found else real
     for key, option in (("n", "-n"), ("seed", "--seed")):
-        if key in _drawn(facts):
-            words += [option, str(_drawn(facts)[key])]
+        if key in _drawn(run):
+            words += [option, str(_drawn(run)[key])]
     words += ["--real", real]
-    names = [metric["name"] for metric in (facts.metrics or {}).get("metrics", [])]
-    if names and set(names) != set(default_metrics(facts.schema)):
+    names = [metric["name"] for metric in run.metrics]
+    if names and set(names) != set(default_metrics(run.schema)):
         words += ["--metrics", ",".join(names)]
-        if any("REAL TRAINING data" in m["source"] for m in (facts.metrics or {})["metrics"]):
+        if any("REAL TRAINING data" in m["source"] for m in run.metrics):
             words += ["--train", name]
     return shlex.join(words)
 
 
-def _drawn(facts: RunFacts) -> dict[str, int]:
+def _drawn(run: SavedRun) -> dict[str, int]:
     """How many synthetic records the metrics were computed with, and their seed, as far as metrics.json says so."""
-    described = (facts.metrics or {}).get("synthetic")
+    described = run.metrics_json.get("synthetic")
     if not isinstance(described, dict):
         return {}
     return {key: value for key, value in described.items() if isinstance(value, int)}
@@ -444,8 +441,8 @@ def _shown_path(path: Path) -> str:
     return str(path.relative_to(here)) if path.is_relative_to(here) and path != here else path.name
 
 
-def _facts(facts: RunFacts) -> list[tuple[str, str]]:
-    schema, data = facts.schema, facts.config["data"]
+def _facts(run: SavedRun) -> list[tuple[str, str]]:
+    schema, data = run.schema, run.config["data"]
     if schema.kind == "images":
         channels, height, width = schema.shape
         what = f"images, {height}×{width}, {'gray' if channels == 1 else 'colour'}"
@@ -456,7 +453,7 @@ def _facts(facts: RunFacts) -> list[tuple[str, str]]:
     size = data.get("size")
     private = "private" if size is None else f"{size:,} (public in this run)"
     private_facts = [("Private data", data["name"]), ("Kind", what), ("Records", private)]
-    return private_facts + (_public(facts.config) or [("Public data", "none")])
+    return private_facts + (_public(run.config) or [("Public data", "none")])
 
 
 def _versions(config: dict[str, Any]) -> list[tuple[str, str]]:
@@ -476,19 +473,19 @@ def _versions(config: dict[str, Any]) -> list[tuple[str, str]]:
 # ------------------------------------------------------------------------------- the three files
 
 
-def _summary(content: dict[str, Any], facts: RunFacts, drawn: dict[str, Any]) -> dict[str, Any]:
+def _summary(content: dict[str, Any], run: SavedRun, drawn: dict[str, Any]) -> dict[str, Any]:
     best = f" {content['best']} – {BADGE}." if content["best"] else ""
     return {
         "format": 1,
-        "verdict": content["verdict"] + best,
-        "config": published.only("config", facts.config),
-        "statement": published.only("statement", facts.statement),
+        "verdict": content["headline"] + best,
+        "config": published.only("config", run.config),
+        "statement": published.only("statement", run.told_statement),
         "metrics_are": BADGE,
-        "metrics": facts.metrics and [_published(metric) for metric in facts.metrics["metrics"]],
+        "metrics": [_published(metric) for metric in run.metrics] or None,
         "training": {
             "steps": content["steps"],
-            "first_loss": facts.losses[0][1] if facts.losses else None,
-            "last_loss": facts.losses[-1][1] if facts.losses else None,
+            "first_loss": run.losses[0][1] if run.losses else None,
+            "last_loss": run.losses[-1][1] if run.losses else None,
         },
         "samples": drawn,
         "real_records_shown": content["real"]["name"] if content["real"] else None,
@@ -504,16 +501,3 @@ def _published(metric: dict[str, Any]) -> dict[str, Any]:
     """A metric of metrics.json, which an earlier version may have written, with its badge and without what tells a time."""
     badge = badge_of(metric)
     return published.only("metric", metric) | ({"badge": badge} if badge else {})
-
-
-def _markdown(value: Any) -> Any:
-    """Text made harmless in Markdown, its tables and the HTML that Markdown lets through."""
-    if isinstance(value, Markup) or not isinstance(value, str):
-        return value
-    value = value.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace("\n", " ")
-    return re.sub(r"([\\`*_\[\]|#~])", r"\\\1", value)
-
-
-def _code(value: str) -> Markup:
-    """Text for an indented block, where Markdown takes everything literally but line breaks."""
-    return Markup(re.sub(r"\s*[\n\r]\s*", " ", value))

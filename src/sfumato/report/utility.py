@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from sfumato.errors import BadInput, CorruptArtifact
-from sfumato.evaluation.titles import family_of, title_of
+from sfumato.evaluation.metrics import family_of, title_of
 from sfumato.files import read_json
-from sfumato.report.folder import RunFacts, read_run
+from sfumato.methods import SavedRun
 from sfumato.report.pictures import Plot, Point, epsilon_plot
-from sfumato.report.wording import bound, power
+from sfumato.report.words import bound, power
 
 
 @dataclass(frozen=True)
@@ -42,18 +42,18 @@ class Utility:
     left_out: list[str]
 
 
-def utility(facts: RunFacts, beside: Sequence[Path]) -> Utility | None:
+def utility(run: SavedRun, beside: Sequence[Path]) -> Utility | None:
     """None without others to compare with."""
     if not beside:
         return None
-    own, relation = _of_run(facts), facts.statement["neighbours"]
+    own, relation = _of_run(run), run.told_statement["neighbours"]
     others = [entry for path in beside for entry in _read(Path(path))]
     shares = [name for name in own.metrics if family_of(name).unit]
     common = {name: [e for e in others if _same(own, e, name, relation)] for name in shares}
     metric = max(shares, key=lambda name: len(common[name]), default=None)
     if metric is None or not common[metric]:
         raise BadInput(
-            f"None of the others was measured as {facts.path} was; type sfumato evaluate for each with the same --real, and "
+            f"None of the others was measured as {run.path} was; type sfumato evaluate for each with the same --real, and "
             f"give runs on {own.data} whose ε is known under {relation}."
         )
     entries = [own, *common[metric]]
@@ -94,20 +94,21 @@ def _same(own: Entry, other: Entry, metric: str, relation: str) -> bool:
 def _read(path: Path) -> list[Entry]:
     if (path / "comparison.json").is_file():
         return _of_comparison(path / "comparison.json")
-    return [_of_run(read_run(path))]
+    with SavedRun(path, unfinished=True) as run:
+        return [_of_run(run)]
 
 
-def _of_run(facts: RunFacts) -> Entry:
+def _of_run(run: SavedRun) -> Entry:
     metrics = {}
-    for metric in (facts.metrics or {}).get("metrics", []):
+    for metric in run.metrics:
         ends = {key: metric["value"] for key in ("low", "high") if metric.get(key) is None}
         metrics[metric["name"]] = metric | ends
     return Entry(
-        name=facts.path.name,
-        method=facts.config["method"],
-        data=facts.config["data"]["name"],
-        delta=facts.statement["delta"],
-        epsilon_under=facts.statement["epsilon_under"],
+        name=run.path.name,
+        method=run.config["method"],
+        data=run.config["data"]["name"],
+        delta=run.told_statement["delta"],
+        epsilon_under=run.told_statement["epsilon_under"],
         metrics=metrics,
     )
 

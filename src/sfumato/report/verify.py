@@ -30,7 +30,7 @@ _ROUTES = 1e-3
 
 @dataclass(frozen=True)
 class Check:
-    """One line of the verdict."""
+    """One line of the outcome."""
 
     name: str
     passed: bool
@@ -55,7 +55,7 @@ class Verification:
         return next((c.code for c in self.checks if not c.passed), 0)
 
     @property
-    def verdict(self) -> str:
+    def outcome(self) -> str:
         failed = [c for c in self.checks if not c.passed]
         if not failed:
             return f"PASS: {self.run} is whole, and its releases cost no more than it states."
@@ -65,7 +65,7 @@ class Verification:
         return {
             "run": str(self.run),
             "passed": self.passed,
-            "verdict": self.verdict,
+            "verdict": self.outcome,
             "checks": [c.to_json() for c in self.checks],
         }
 
@@ -238,7 +238,7 @@ _CHECKS: dict[str, Callable[[SavedRun], str]] = {
 
 
 def lines(verification: Verification) -> Iterator[str]:
-    """For the terminal: a line a check, then the verdict."""
+    """For the terminal: a line a check, then the outcome."""
     for check in verification.checks:
         yield f"{'pass' if check.passed else 'FAIL'}  {check.name:<9}  {check.sentence}"
-    yield verification.verdict
+    yield verification.outcome

@@ -50,8 +50,7 @@ WARM = (
     "sfumato.methods",
     "sfumato.classifier",
     "sfumato.evaluation",
-    "sfumato.report",
-    "sfumato.comparison",
+    "sfumato.report.grid",
     "sfumato.public",
     "sfumato.public.pretraining",
     "sfumato.data",
@@ -602,7 +601,7 @@ def _try_schema(ground: Ground, value: Any) -> None:
 
 
 def _try_config(ground: Ground, path: Any) -> None:
-    from sfumato.comparison import read_config
+    from sfumato.report.comparison import read_config
 
     read_config(ground.of(path if ground.draw.random() < 0.3 else "{toml}"))
 

@@ -166,10 +166,16 @@ def settings_are_explained_and_checked(case: Case) -> None:
         _claim(s.allows(s.default), f"The default of {name}'s {s.name} is refused.")
         for wrong in wrong_values(s):
             said = _refusal(lambda s=s, wrong=wrong: case.method(**{s.name: wrong}))
-            _claim(s.name in said, f"{name} takes {s.name}={wrong!r}, or refuses it otherwise: {said}")
+            _claim(
+                s.name in said, f"{name} takes {s.name}={wrong!r}, or refuses it otherwise: {said}"
+            )
     _claim(cls.from_settings({"seed": "7"}).seed == 7, f"{name} does not take seed=7 as text.")
-    _claim("has no setting" in _refusal(lambda: cls.from_settings({"sead": "7"})), "No hint at a typo.")
-    _claim("takes int" in _refusal(lambda: cls.from_settings({"seed": "seven"})), "A word is a seed.")
+    _claim(
+        "has no setting" in _refusal(lambda: cls.from_settings({"sead": "7"})), "No hint at a typo."
+    )
+    _claim(
+        "takes int" in _refusal(lambda: cls.from_settings({"seed": "seven"})), "A word is a seed."
+    )
 
 
 def settings_can_be_cloned_and_changed(case: Case) -> None:
@@ -177,7 +183,9 @@ def settings_can_be_cloned_and_changed(case: Case) -> None:
     _claim(clone(method).get_params() == method.get_params(), "A clone has other settings.")
     _claim(method.set_params(seed=6).seed == 6, "set_params does not set.")
     before = method.get_params()
-    _claim("seed" in _refusal(lambda: method.set_params(seed=-1)), "set_params takes a wrong value.")
+    _claim(
+        "seed" in _refusal(lambda: method.set_params(seed=-1)), "set_params takes a wrong value."
+    )
     _claim(method.get_params() == before, "A refused value was set all the same.")
 
 
@@ -235,9 +243,7 @@ def a_neighbour_moves_every_sum_by_its_own_summand(case: Case) -> None:
         summand = summand_of(phi)
         alone = check_additive(summand, adversarial_records(schema), counts=_COUNTS, splits=1)
         lengths = (alone.to(torch.float64) * summand.grid).flatten(1).norm(dim=1)
-        _claim(
-            bool((lengths <= enforced_bound(phi)).all()), f"A summand of {label!r} is too long."
-        )
+        _claim(bool((lengths <= enforced_bound(phi)).all()), f"A summand of {label!r} is too long.")
 
     def noisy_sum(self: PrivateData, phi: RecordMap, *rest: Any, **named: Any) -> Any:
         held(phi, named["label"])
@@ -271,7 +277,9 @@ def samples_look_like_the_schema_and_depend_on_the_seed(case: Case) -> None:
             sample = fitted.sample(200 if case.table else 25, seed=3)
             sample.check()
             _claim(sample.schema == fitted.schema_ == data.schema, "Samples have another schema.")
-            _claim((sample.labels is not None) == labelled, "Samples have labels, or have lost them.")
+            _claim(
+                (sample.labels is not None) == labelled, "Samples have labels, or have lost them."
+            )
             again, other = (fitted.sample(len(sample), seed=seed) for seed in (3, 4))
             _claim(_same(sample, again), "The same seed gives other samples.")
             _claim(not _same(sample, other), "Another seed gives the same samples.")
@@ -300,7 +308,9 @@ def tiny_data_and_extreme_budgets_work(case: Case) -> None:
         if case.samples:
             sample = fitted.sample(12)
             sample.check()
-            _claim(case.table or np.isfinite(sample.values.astype(float)).all(), "Pixels of no value.")
+            _claim(
+                case.table or np.isfinite(sample.values.astype(float)).all(), "Pixels of no value."
+            )
 
 
 def rows_that_break_the_schema_do_no_harm(case: Case) -> None:
@@ -336,7 +346,10 @@ def a_run_holds_no_trace_of_a_record_or_of_a_private_count(case: Case) -> None:
     record = data.values[7]
     pattern = [record.tobytes(), record.astype(np.float32).tobytes()[:64]]
     if not case.table:
-        pattern += [record.tobytes()[:16], (record / np.float32(255)).astype(np.float32).tobytes()[:64]]
+        pattern += [
+            record.tobytes()[:16],
+            (record / np.float32(255)).astype(np.float32).tobytes()[:64],
+        ]
     pattern.append(", ".join(str(v) for v in record.ravel()[:6]).encode())
     for relation in Neighbours:
         with tempfile.TemporaryDirectory() as place:
@@ -345,7 +358,9 @@ def a_run_holds_no_trace_of_a_record_or_of_a_private_count(case: Case) -> None:
                 content = path.read_bytes()
                 _claim(not any(p in content for p in pattern), f"A record stands in {path.name}.")
             told = json.loads((Path(place) / "run" / "config.json").read_text())["data"]["size"]
-            _claim(told == (59 if relation.size_is_public else None), "The number of records is told.")
+            _claim(
+                told == (59 if relation.size_is_public else None), "The number of records is told."
+            )
 
 
 def a_run_folder_is_its_owners_and_holds_what_it_should(case: Case) -> None:
@@ -375,11 +390,15 @@ def lost_or_changed_exports_lose_nothing(case: Case) -> None:
 def a_taken_folder_is_left_alone(case: Case) -> None:
     _, folder = case.run
     before = {p: p.read_bytes() for p in folder.rglob("*") if p.is_file()}
-    _claim("already holds a run" in _refusal(lambda: case.fit(out=folder)), "A run was overwritten.")
+    _claim(
+        "already holds a run" in _refusal(lambda: case.fit(out=folder)), "A run was overwritten."
+    )
     other = case.method(seed=9)
     said = _refusal(lambda: case.fitted(other, case.data(), out=folder, resume=True))
     _claim("other settings" in said, "A run was gone on with under other settings.")
-    _claim({p: p.read_bytes() for p in folder.rglob("*") if p.is_file()} == before, "It was changed.")
+    _claim(
+        {p: p.read_bytes() for p in folder.rglob("*") if p.is_file()} == before, "It was changed."
+    )
 
 
 def resuming_a_finished_run_reads_nothing(case: Case) -> None:
@@ -419,7 +438,10 @@ def an_interrupted_fit_goes_on_and_answers_nothing_twice(case: Case) -> None:
         case.fit(out=folder, resume=True)
         after = _digests(folder)
         _claim(len(after) >= len(before) == 2, "Answers that were kept are gone.")
-        _claim(all(after[key] == digest for key, digest in before.items()), "A second answer was given.")
+        _claim(
+            all(after[key] == digest for key, digest in before.items()),
+            "A second answer was given.",
+        )
 
 
 def training_again_from_a_release_reads_no_row_and_costs_nothing(case: Case) -> None:
@@ -436,7 +458,12 @@ def training_again_from_a_release_reads_no_row_and_costs_nothing(case: Case) -> 
         _claim(_digests(Path(place) / "again") == _digests(folder), "The release is another one.")
     for s in first.settings():
         value = getattr(first, s.name)
-        if not s.free and isinstance(value, int) and not isinstance(value, bool) and s.multiple == 1:
+        if (
+            not s.free
+            and isinstance(value, int)
+            and not isinstance(value, bool)
+            and s.multiple == 1
+        ):
             if not s.allows(value + 1):
                 continue
             said = _refusal(lambda s=s, v=value: case.method(**{s.name: v + 1}).refit(folder))

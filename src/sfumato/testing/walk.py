@@ -88,7 +88,9 @@ def follow(name: str, **settings: Any) -> Walk:
         names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
         holds = any(isinstance(frame.f_locals.get(n), Batch) for n in names)
         file = code.co_filename[len(_ROOT) + 1 :]
-        station = Station(file, code.co_qualname.replace(".<locals>", ""), code.co_firstlineno, holds)
+        station = Station(
+            file, code.co_qualname.replace(".<locals>", ""), code.co_firstlineno, holds
+        )
         walk.sums[label[0]].append(station)
         if holds:
             walk.holders.add(station)

@@ -1,9 +1,20 @@
-"""Numbers as the report words them. Bounds are rounded up: a promise must not be shown stronger than it is."""
+"""How pages word things: numbers, Markdown, and the templates that are filled in.
+
+Bounds are rounded up: a promise must not be shown stronger than it is. Every word from a file is escaped.
+"""
 
 from __future__ import annotations
 
 import math
+import re
+from collections.abc import Callable, Mapping
+from importlib.resources import files
 from typing import Any
+
+from jinja2 import Environment, FunctionLoader, StrictUndefined
+from markupsafe import Markup
+
+from sfumato.privacy.statement import rounded_up
 
 
 def number(value: float) -> str:
@@ -18,11 +29,7 @@ def number(value: float) -> str:
 
 def bound(value: float, digits: int = 4) -> str:
     """Like `number`, but rounded up."""
-    value = float(value)
-    if value <= 0 or not math.isfinite(value):
-        return number(value)
-    unit = 10.0 ** (math.floor(math.log10(value)) - digits + 1)
-    return number(math.ceil(value / unit - 1e-9) * unit)
+    return number(rounded_up(float(value), digits))
 
 
 def power(value: float) -> str:
@@ -73,3 +80,37 @@ def plain(value: Any) -> str:
     if isinstance(value, (list, tuple)):
         return ",".join(plain(v) for v in value)
     return str(value)
+
+
+def markdown(value: Any) -> Any:
+    """Text made harmless in Markdown, its tables and the HTML that Markdown lets through."""
+    if isinstance(value, Markup) or not isinstance(value, str):
+        return value
+    value = value.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace("\n", " ")
+    return re.sub(r"([\\`*_\[\]|#~])", r"\\\1", value)
+
+
+def markdown_code(value: str) -> Markup:
+    """Text for an indented block, where Markdown takes everything literally but line breaks."""
+    return Markup(re.sub(r"\s*[\n\r]\s*", " ", value))
+
+
+def render(
+    template: str, content: Mapping[str, Any], *, escape: Callable[[Any], Any] | None = None
+) -> str:
+    """The template with `content`; HTML is escaped, another format by its own function `escape`."""
+    environment = Environment(
+        autoescape=escape is None,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        finalize=escape,
+        loader=FunctionLoader(package_text),
+    )
+    return environment.get_template(template).render(content)
+
+
+def package_text(name: str) -> str:
+    """A template or table that stands beside this file."""
+    return (files("sfumato.report") / name).read_text(encoding="utf-8")

@@ -1,31 +1,55 @@
-"""`compare`: run the cells that a folder does not hold yet, and write the comparison.
+"""`compare`: run the cells that a folder does not hold yet, in several processes, and write the comparison.
+
+A cell is a fit, its samples and their metrics. Its result holds the guarantee, which is public, and metrics, which read real
+records and are not covered by ε; every cell is a release of its own. How long it took ("seconds") and why it failed ("error")
+depend on private records: they are for the terminal, and files hold what `sfumato.published` lists, and of a cell that failed
+only that it is missing.
 
 Finished cells are kept in `cells/`, filed by a hash of everything that decides their numbers, so that an interrupted
 comparison goes on where it stopped and a changed setting makes new cells. The hash is published with the cell: of a private
 file it holds neither what is in it nor when it last changed, but a digest of that time that only the local cache can repeat.
-Times and errors of cells go to the terminal; files hold what `sfumato.published` lists, and of a cell that failed only that
-it is missing.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+import math
+import multiprocessing
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict
 from itertools import product
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from sfumato import published
 from sfumato._version import __version__
-from sfumato.comparison.cells import Cell, cores, run_cells
-from sfumato.comparison.config import Config, read_config
-from sfumato.comparison.outcome import FORMAT, Outcome, rows_of
-from sfumato.comparison.page import write_comparison
-from sfumato.errors import BadInput, CorruptArtifact, RunConflict
+from sfumato.data import find_named, load, schema_of
+from sfumato.data.inspection import refuse_implausible
+from sfumato.errors import BadInput, CorruptArtifact, RunConflict, SfumatoError, out_of_resources
+from sfumato.evaluation import evaluate, list_metrics, preset_metrics
 from sfumato.files import read_json, write_json
+from sfumato.methods import get_method
+from sfumato.privacy import Budget, Neighbours, keyed_digest
 from sfumato.progress import Progress
+from sfumato.public.loading import load_public
+from sfumato.report.comparison import (
+    FORMAT,
+    Cell,
+    Config,
+    Outcome,
+    read_config,
+    rows_of,
+    write_comparison,
+)
 
 
 def compare(
@@ -39,10 +63,6 @@ def compare(
 
     A cell that fails is a sentence in `failures`; it does not stop the others and is tried again next time.
     """
-    from sfumato.data import load, schema_of
-    from sfumato.data.inspection import refuse_implausible
-    from sfumato.privacy import Budget, Neighbours
-
     if not isinstance(config, Config):
         config = read_config(config)
     if jobs is not None and (isinstance(jobs, bool) or not isinstance(jobs, int) or jobs < 1):
@@ -116,8 +136,6 @@ def _check_folder(out: Path) -> None:
 
 
 def _metric_names(config: Config, schema: Any) -> tuple[str, ...]:
-    from sfumato.evaluation import list_metrics, preset_metrics
-
     if config.preset:
         return preset_metrics(config.preset, schema, train=True)
     usable = [m.name for m in list_metrics() if m.applies(schema)]
@@ -136,9 +154,6 @@ def _check_plans(config: Config, schema: Any, progress: Progress) -> None:
     """What a fit would refuse is refused before any cell is run; public data are fetched once, here."""
     if config.keep != 1 and (schema.kind != "images" or not schema.n_classes):
         raise BadInput("Only labelled images can be chosen from; take keep out of the file.")
-    from sfumato.methods import get_method
-    from sfumato.public.loading import load_public
-
     for name, variant in config.variants.items():
         cls = get_method(variant.method)
         if cls.info.makes != "records":
@@ -180,9 +195,6 @@ def _grid(config: Config, metrics: Sequence[str]) -> list[tuple[str, str, Cell]]
 
 def _changed(spec: str) -> list[str]:
     """Where a path leads and a keyed digest of when it last changed; a named set is fixed by its name."""
-    from sfumato.data import find_named
-    from sfumato.privacy import keyed_digest
-
     if find_named(spec) is not None:
         return []
     path = Path(spec).resolve()
@@ -199,3 +211,114 @@ def _kept(path: Path) -> Cell | None:
         return published.only("cell", found)
     except (CorruptArtifact, KeyError, TypeError):
         return None  # damaged from outside: made again
+
+
+# ------------------------------------------------------------------------- cells and their processes
+
+
+def cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def run_cells(
+    cells: Mapping[str, Cell],
+    finished: Callable[[str, dict[str, Any]], None],
+    jobs: int,
+    work: Callable[[Cell], dict[str, Any]] | None = None,
+) -> None:
+    """Call `finished` with the result of every cell, as they come, from up to `jobs` fresh processes."""
+    work = work or run_cell
+    lost = _run_pool(cells, finished, min(jobs, len(cells)), work)
+    # One killed process takes its neighbours' work along, so each of those gets a process of its own.
+    for key in lost:
+        if _run_pool({key: cells[key]}, finished, 1, work):
+            cause = "its process was ended from outside, most likely for lack of memory"
+            finished(key, {"error": f"{cause}; use --jobs 1 or smaller settings.", "exit_code": 7})
+
+
+def _run_pool(
+    cells: Mapping[str, Cell],
+    finished: Callable[[str, dict[str, Any]], None],
+    jobs: int,
+    work: Callable[[Cell], dict[str, Any]],
+) -> list[str]:
+    if not cells:
+        return []
+    lost: list[str] = []
+    others = set(multiprocessing.active_children())
+    context = multiprocessing.get_context("spawn")
+    pool = ProcessPoolExecutor(jobs, mp_context=context, initializer=_start_worker)
+    try:
+        futures = {pool.submit(work, cell): key for key, cell in cells.items()}
+        for future in as_completed(futures):
+            try:
+                result = future.result()
+            except BrokenProcessPool:
+                lost.append(futures[future])
+            else:
+                finished(futures[future], result)
+    except BaseException:
+        pool.shutdown(wait=False, cancel_futures=True)
+        for process in set(multiprocessing.active_children()) - others:
+            process.terminate()
+        raise
+    pool.shutdown()
+    return lost
+
+
+def _start_worker() -> None:
+    # Cells run side by side, so what is loaded from here on keeps to one thread; torch, loaded already, is told by `run_cell`.
+    for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+        os.environ[variable] = "1"
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends it without a traceback
+    parent = multiprocessing.parent_process()
+
+    def leave_with_parent() -> None:
+        if parent is not None:
+            parent.join()
+            os._exit(1)
+
+    threading.Thread(target=leave_with_parent, daemon=True).start()
+
+
+def run_cell(cell: Cell) -> dict[str, Any]:
+    """Fit, sample, judge. An error becomes a sentence, which never quotes what an unexpected one says."""
+    torch.set_num_threads(1)
+    relation = Neighbours(cell["neighbours"])
+    try:
+        start = time.perf_counter()
+        train = load(cell["train"], **cell["facts"])
+        model = get_method(cell["method"])(**{**cell["settings"], "seed": cell["seed"]})
+        budget = Budget(epsilon=cell["epsilon"], delta=cell["delta"], neighbours=relation)
+        public = load_public(cell["public"], train.schema) if cell["public"] else None
+        if model.claimed_plan(train.schema, 1.0) is not None:
+            raise BadInput(
+                f"{cell['method']} with these settings is unsound and keeps no ε to be compared at; leave it out."
+            )
+        model.fit(train, budget, public=public)
+        fitted = time.perf_counter()
+        reads_train = any(m.reads == "train" for m in list_metrics() if m.name in cell["metrics"])
+        found = evaluate(
+            model.sample(cell["samples"], seed=cell["seed"], keep=cell.get("keep", 1.0)),
+            load(cell["test"], **cell["facts"]),
+            metrics=cell["metrics"],
+            train=train if reads_train else None,
+            size_is_public=relation.size_is_public,
+            seed=cell["seed"],
+        )
+        metrics = found.to_json()["metrics"]
+        if not all(math.isfinite(m[part]) for m in metrics for part in ("value", "low", "high")):
+            raise BadInput("A metric is not a finite number; draw more samples or leave it out.")
+    except SfumatoError as error:
+        return {"error": " ".join(str(error).split()), "exit_code": error.exit_code}
+    except Exception as error:
+        lack = out_of_resources(error)
+        if lack is not None:
+            text = f"{lack.cause}; use --jobs 1 or smaller settings."
+            return {"error": text, "exit_code": lack.exit_code}
+        text = f"Something unexpected happened ({type(error).__name__}); try it by sfumato fit."
+        return {"error": text, "exit_code": 1}
+    seconds = {"fit": round(fitted - start, 2), "judge": round(time.perf_counter() - fitted, 2)}
+    statement = model.statement_.to_json()
+    promise = {key: statement[key] for key in ("epsilon", "delta", "neighbours", "epsilon_under")}
+    return {"statement": promise, "metrics": metrics, "seconds": seconds}
