@@ -89,7 +89,6 @@ class Taught(Method):
 
     def _fit(self, data: Gate, run: Workspace) -> None:
         self.shares_ = count(data).shares
-        run.log({"event": "release", "label": "class counts"})
         generator, gradient_of = self.generator_, self.image_gradient(data.schema)
         ema = copy.deepcopy(generator).requires_grad_(False)
         adam = torch.optim.Adam(generator.parameters(), lr=self.learning_rate, betas=_BETAS)
