@@ -40,7 +40,7 @@ TINY["gan-mi"] = {"codec": "dct:16", "rate": 0.5, "steps": 6, "batch": 12, "late
 TINY["dpaf"] = {**TINY["gan"], "asymmetry": 3, "first_phase": "dp-sgd", "first_steps": 2, "maps": 4}
 TINY["sinkhorn"] = {"rate": 0.5, "groups": 2, "steps": 5, "batch": 12, "latent": 4, "hidden": 8}
 TINY["gs-wgan"] = {"shards": 4, "rate": 0.5, "steps": 5, "batch": 12, "latent": 4, "hidden": 8}
-TINY["gs-wgan"] |= {"critic_width": 8, "phase": 2, "warm_steps": 2, "phase_steps": 1}
+TINY["gs-wgan"] |= {"phase": 2}
 EVERY = [*(info.name for info in list_methods()), "mixture, codec"]
 METHODS = [name for name in EVERY if get_method(name.partition(",")[0]).info.makes == "records"]
 BUDGET = Budget(epsilon=2.0, delta=1e-4)

@@ -20,9 +20,10 @@ from sfumato.data import Batch, Column, Dataset, Schema
 from sfumato.errors import BadInput, RunConflict
 from sfumato.files import read_json
 from sfumato.methods import LinearMaps, load
-from sfumato.methods.llm import _Gradients, _Model
+from sfumato.methods.llm import Model
 from sfumato.methods.run import EXPORTS
-from sfumato.privacy import Budget, Neighbours, OuterSum, enforced_bound
+from sfumato.privacy import Budget, Neighbours, OuterSum
+from sfumato.privacy.gate import _map_of
 
 BUDGET = Budget(epsilon=4.0, delta=1e-4)
 TINY = {"maps": 3, "projection": 12, "rate": 0.5, "epochs": 4.0}
@@ -60,7 +61,7 @@ def table(n: int = 80, *, seed: int = 0) -> Dataset:
     return Dataset.from_values(rows, labels, schema=TABLE)
 
 
-def loss_by_autograd(model: _Model, weights: torch.Tensor, batch: Batch) -> torch.Tensor:
+def loss_by_autograd(model: Model, weights: torch.Tensor, batch: Batch) -> torch.Tensor:
     """The paper's equations (3) to (5), a record and a map at a time."""
     x = torch.cat([model.encode(batch)[0], torch.ones(1)])
     if model.projection is not None:
@@ -76,8 +77,8 @@ def loss_by_autograd(model: _Model, weights: torch.Tensor, batch: Batch) -> torc
 @pytest.mark.parametrize("data", [images(7), images(7, shape=(3, 10, 6)), table(7)])
 @pytest.mark.parametrize("beta", [1 / 30, 1.0, 4.0])
 def test_the_closed_form_gradient_is_that_of_the_papers_loss(data, beta):
-    model = _Model(LinearMaps(**TINY, beta=beta), data.schema)
-    left, right = _Gradients(model, 1.0).factors(data.take(np.arange(7)))
+    model = Model(LinearMaps(**TINY, beta=beta), data.schema)
+    left, right = model.gradients(data.take(np.arange(7)))
     assert torch.allclose(right.norm(dim=1), torch.ones(7))
     for i in range(7):
         weights = model.weights.clone().requires_grad_()
@@ -89,39 +90,43 @@ def test_the_closed_form_gradient_is_that_of_the_papers_loss(data, beta):
 
 @pytest.mark.parametrize("clip", [1e-3, 0.05, 50.0])
 def test_no_record_moves_the_sum_by_more_than_the_enforced_bound(clip):
-    model = _Model(LinearMaps(**TINY), TABLE)
+    method = LinearMaps(**TINY, clip=clip)
+    (query,) = method.queries(TABLE, BUDGET)
+    model = Model(method, TABLE)
     model.weights *= 1e4
-    phi = _Gradients(model, clip)
+    assert query.shape == model.weights.shape
     rows = torch.tensor(
         [[1e30, 0, 0], [-math.inf, 5, 1], [math.nan, math.nan, math.nan], [44, 1, 2]]
     )
-    summand = OuterSum(phi)
+    summand = OuterSum(_map_of(query, model.gradients))
     for i in range(4):
         for label in (0, 1, -1):
             one = summand(Batch(rows[i : i + 1], torch.tensor([label]))).double() * summand.grid
-            assert one.norm() <= enforced_bound(phi)
+            assert one.norm() <= query.enforced
             if label < 0:
                 assert not one.any()  # a record of no known class adds nothing
 
 
 def test_a_record_does_not_see_the_others_of_its_batch():
     data = images(6)
-    phi = _Gradients(_Model(LinearMaps(**TINY), data.schema), 1.0)
-    whole, _ = phi.factors(data.take(np.arange(6)))
+    model = Model(LinearMaps(**TINY), data.schema)
+    whole, _ = model.gradients(data.take(np.arange(6)))
     for i in (0, 5):
-        assert torch.allclose(whole[i], phi.factors(data.take([i]))[0][0], atol=1e-6)
+        assert torch.allclose(whole[i], model.gradients(data.take([i]))[0][0], atol=1e-6)
 
 
 def test_the_plan_is_poisson_sampled_steps_and_needs_no_number_of_records():
     (charge,) = LinearMaps(rate=0.05, epochs=3).plan(images().schema, 1.5)
-    assert (charge.rate, charge.steps, charge.noise_multiplier) == (0.05, 60, 1.5)
+    assert (charge.rate, charge.steps) == (0.05, 60)
+    assert charge.noise_multiplier == pytest.approx(1.5 * 0.05 * math.sqrt(60))
     assert charge.bound == pytest.approx(1e-3, rel=5e-3)
     assert charge.dimension == 3 * 30 * (64 + 1)
 
 
 def test_more_passes_and_larger_samples_ask_for_more_noise():
     def noise(**settings: float) -> float:
-        return LinearMaps(**{**TINY, **settings}).fit(images(), BUDGET).noise_multiplier_
+        _, promised = LinearMaps(**{**TINY, **settings}).promise(images().schema, BUDGET)
+        return promised.charges[0].noise_multiplier
 
     assert noise() < noise(epochs=8.0)
     assert noise(epochs=1.0) < noise(epochs=2.0, rate=1.0)
@@ -151,7 +156,7 @@ def test_the_projection_is_public_and_the_filters_speak_of_pixels(basis, shape):
     data = images(60, shape=shape)
     fitted = LocallyLinearMaps(**TINY, basis=basis).fit(data, BUDGET)
     assert fitted.method_.model_.projection.shape == (12, math.prod(shape))
-    again = _Model(LinearMaps(**TINY, basis=basis), data.schema)
+    again = Model(LinearMaps(**TINY, basis=basis), data.schema)
     assert torch.equal(fitted.method_.model_.projection, again.projection)
     if basis == "frequencies":
         gram = fitted.method_.model_.projection @ fitted.method_.model_.projection.T
@@ -238,22 +243,11 @@ def test_two_fits_with_one_seed_differ_because_noise_has_none():
     assert not np.array_equal(first.coef_, second.coef_)
 
 
-@pytest.mark.parametrize(
-    ("settings", "said"),
-    [
-        ({"maps": 0}, "maps must be a whole number"),
-        ({"projection": 2.5}, "projection must be a whole number"),
-        ({"basis": "wavelets"}, "frequencies or random"),
-        ({"rate": 0.0}, "rate is a probability"),
-        ({"rate": 1.5}, "rate is a probability"),
-        ({"clip": -1.0}, "clip must be positive"),
-        ({"beta": math.inf}, "beta must be positive and finite"),
-        ({"epochs": 0}, "epochs must be positive"),
-    ],
-)
-def test_senseless_settings_are_refused_before_a_row_is_read(settings, said):
-    with pytest.raises(BadInput, match=said):
-        LocallyLinearMaps(**settings).fit(images(), BUDGET)
+def test_senseless_settings_are_refused_before_a_row_is_read():
+    with pytest.raises(BadInput, match="llm's basis must be one of frequencies, random"):
+        LocallyLinearMaps(basis="wavelets").fit(images(), BUDGET)
+    with pytest.raises(BadInput, match="epochs ÷ rate are more than"):
+        LocallyLinearMaps(rate=1e-9).fit(images(), BUDGET)
 
 
 def test_what_a_classifier_cannot_do_it_says():
@@ -385,6 +379,15 @@ def test_a_clone_has_the_same_settings_and_nothing_learnt():
     assert copy.get_params() == fitted.get_params()
     assert not hasattr(copy, "statement_")
     assert copy.set_params(beta=2.0).beta == 2.0
+
+
+def test_the_classifier_has_the_methods_settings_and_no_others():
+    own = {"epsilon", "delta", "neighbours", "classes", "low", "high"}
+    told = LocallyLinearMaps().get_params()
+    assert {k: v for k, v in told.items() if k not in own} == LinearMaps().get_params()
+    assert repr(LocallyLinearMaps(maps=3)) == "LocallyLinearMaps(maps=3)"
+    with pytest.raises(TypeError, match="no setting mapz"):
+        LocallyLinearMaps(mapz=3)
 
 
 def test_it_is_listed_as_a_classifier():

@@ -28,7 +28,7 @@ from sfumato.generators.moments import FiledSquare, FiledVector
 from sfumato.methods.aggregation import AggregatedFeatures, FeaturesAndLabel, FilterGradients
 from sfumato.methods.clusters import Clusters
 from sfumato.methods.counting import ClassCounts
-from sfumato.methods.llm import LinearMaps, _Gradients, _Model
+from sfumato.methods.llm import LinearMaps, Model
 from sfumato.methods.mge import DiagonalMoments, OuterMoments
 from sfumato.methods.refinement import Gradients, Portraits
 from sfumato.methods.refinement import _scattering as scattering_of
@@ -46,6 +46,7 @@ from sfumato.privacy import (
     noise,
 )
 from sfumato.privacy.bounding import summand_of
+from sfumato.privacy.gate import _map_of
 from sfumato.public.autoencoder import AutoencoderCodec
 from sfumato.public.codec import EncodedFeatures
 from sfumato.public.fourier import FourierFeatures
@@ -152,6 +153,12 @@ def squares(schema: Schema, count: int) -> FiledSquare:
     )
 
 
+def linear_maps(schema: Schema, **settings: float) -> RecordMap:
+    method = LinearMaps(**settings)
+    (query,) = method.queries(schema, Budget(epsilon=1.0, delta=1e-5))
+    return _map_of(query, Model(method, schema).gradients)
+
+
 def counted(phi: FeatureMap, schema: Schema) -> CountedByClass:
     return CountedByClass(phi, schema.n_classes)
 
@@ -231,12 +238,12 @@ MAPS: dict[str, tuple[Schema, Callable[[], RecordMap]]] = {
         IMAGES,
         lambda: FilterGradients(dpaf_encoder(), random(3, 4, 4, 4), bound=0.5, keep=0.4),
     ),
-    "linear maps": (IMAGES, lambda: _Gradients(_Model(LinearMaps(maps=2), IMAGES), 0.3)),
+    "linear maps": (IMAGES, lambda: linear_maps(IMAGES, maps=2, clip=0.3)),
     "linear maps, projected": (
         IMAGES,
-        lambda: _Gradients(_Model(LinearMaps(maps=1, projection=5), IMAGES), 2.0),
+        lambda: linear_maps(IMAGES, maps=1, projection=5, clip=2.0),
     ),
-    "linear maps, table": (TABLE, lambda: _Gradients(_Model(LinearMaps(maps=3), TABLE), 1.0)),
+    "linear maps, table": (TABLE, lambda: linear_maps(TABLE, maps=3, clip=1.0)),
     "refinement": (SMALL, refinement),
 }
 _OUTLINES = {"_Outline", "FeatureFacts"}  # of a plan: they read no rows

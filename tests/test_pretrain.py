@@ -10,10 +10,10 @@ import torch
 from click.testing import CliRunner
 from torch import nn
 
-import sfumato.public.pretraining
 from sfumato.cli.pretrain import pretrain
 from sfumato.data import Dataset
 from sfumato.errors import BadInput, CorruptArtifact, RunConflict
+from sfumato.generators import training
 from sfumato.public.autoencoder import AutoencoderCodec
 from sfumato.public.codec import load_codec
 from sfumato.public.network import activations
@@ -58,14 +58,7 @@ def test_a_codec_learns_its_public_pictures(tmp_path):
 def test_a_stopped_training_goes_on_to_the_same_codec(tmp_path, monkeypatch):
     public = bars(60)
     whole = pretrain_codec(public, tmp_path / "whole.safetensors", schedule(8), dim=4, width=8)
-    made = sfumato.public.pretraining.Schedule.training
-
-    def hurried(self, out, title):
-        how = made(self, out, title)
-        how.checkpoint_seconds = -1.0
-        return how
-
-    monkeypatch.setattr(sfumato.public.pretraining.Schedule, "training", hurried)
+    monkeypatch.setattr(training, "CHECKPOINT_SECONDS", -1.0)
 
     def stop(record):
         if record["step"] == 5 and not going_on:

@@ -6,6 +6,7 @@ caller's own choice and no part of the guarantee.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -36,6 +37,13 @@ class NotFitted(BadInput, NotFittedError):
     """A classifier was asked before it was fitted."""
 
 
+def _with_settings(signature: inspect.Signature) -> inspect.Signature:
+    """`signature` with the method's settings, each by its name, in place of the keywords that take them."""
+    own = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
+    more = inspect.signature(LinearMaps).parameters.values()
+    return signature.replace(parameters=[*own, *more])
+
+
 class LocallyLinearMaps(ClassifierMixin, BaseEstimator):
     """DP-LLM for labelled images and tables; a scikit-learn classifier.
 
@@ -54,37 +62,28 @@ class LocallyLinearMaps(ClassifierMixin, BaseEstimator):
     def __init__(
         self,
         *,
-        maps: int = 30,
-        projection: int = 150,
-        basis: str = "frequencies",
-        beta: float = 1.0,
-        rate: float = 1 / 15,
-        epochs: float = 20.0,
-        clip: float = 1e-3,
-        learning_rate: float = 0.1,
-        seed: int = 0,
         epsilon: float | None = None,
         delta: float | None = None,
         neighbours: str = "zero-out",
         classes: Any = None,
         low: float = 0.0,
         high: float = 1.0,
+        **settings: Any,
     ) -> None:
-        self.maps = maps
-        self.projection = projection
-        self.basis = basis
-        self.beta = beta
-        self.rate = rate
-        self.epochs = epochs
-        self.clip = clip
-        self.learning_rate = learning_rate
-        self.seed = seed
+        # As they are: scikit-learn wants values to be looked at in `fit`.
+        known = {s.name: s.default for s in LinearMaps.settings()}
+        if unknown := settings.keys() - known:
+            raise TypeError(f"LocallyLinearMaps has no setting {', '.join(sorted(unknown))}.")
+        self.__dict__.update(known | settings)
         self.epsilon = epsilon
         self.delta = delta
         self.neighbours = neighbours
         self.classes = classes
         self.low = low
         self.high = high
+
+    # scikit-learn, and whoever asks for help, reads the settings off the signature.
+    __init__.__signature__ = _with_settings(inspect.signature(__init__))  # type: ignore[attr-defined]
 
     # -- learning ------------------------------------------------------------------------------------------------
 
@@ -104,13 +103,12 @@ class LocallyLinearMaps(ClassifierMixin, BaseEstimator):
         (n, channels, height, width), uint8 or in [0, 1]. With `out`, the run folder is written as the work goes on, and
         `resume=True` goes on with an interrupted one. A data set with an empty class is refused unless `allow_empty`.
         """
-        method = LinearMaps(**{p.name: getattr(self, p.name) for p in LinearMaps.parameters()})
-        if isinstance(X, Dataset):
-            data, budget = X, self._given_budget(y)
-            self._forget()
-        else:
-            budget = self._own_budget()
-            self._forget()
+        arrays = not isinstance(X, Dataset)
+        budget = self._own_budget() if arrays else self._given_budget(y)
+        self._forget()
+        method = LinearMaps(**{s.name: getattr(self, s.name) for s in LinearMaps.settings()})
+        data = X
+        if arrays:
             data, classes = self._from_arrays(X, y)
             method.labels_ = classes.tolist()
             allow_empty = True  # every label was found among the stated ones, so none is a slip

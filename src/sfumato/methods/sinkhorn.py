@@ -6,39 +6,34 @@
             ∇_X of the Sinkhorn divergence OT(X, Y) − ½ OT(X, X) − ½ OT(Y, Y), clipped as a whole to norm `clip`
         the sum over groups + noise, back-propagated through G                                          (a paid step)
 
-No critic and no saddle point: the gradient of what the generator made is all that is asked of the records. Private: the records.
-Public: the Schema, all settings; after their release the noisy class counts.
+No critic and no saddle point: the gradient of what the generator made is all that is asked of the records. The second half of the
+file is entropic optimal transport between weighted points (Cuturi 2013; Feydy et al. 2019):
+
+    OT(a, b) = min over plans π with margins a and b of  Σ π_ij c_ij + ε KL(π | a ⊗ b),    c_ij = ‖x_i − y_j‖²
+
+Sinkhorn's iterations for the dual potentials f, g run on logarithms where ε is too small for floating point. At their fixed
+point π_ij = a_i b_j exp((f_i + g_j − c_ij)/ε), and by the envelope theorem the gradient of OT with respect to x_i is
+Σ_j π_ij 2 (x_i − y_j): the iterations themselves need no differentiating.
+
+Private: the records. Public: the Schema, all settings; after their release the noisy class counts.
 """
 
 from __future__ import annotations
-
-import copy
 
 import torch
 from torch import Tensor
 
 from sfumato.data import Batch, Schema
-from sfumato.errors import BadInput
-from sfumato.generators.gan import move_average
-from sfumato.methods.base import Workspace
-from sfumato.methods.counting import count, with_counts
-from sfumato.methods.descent import TrainingState, descend
-from sfumato.methods.images import ImageSynthesizer
-from sfumato.methods.registry import register
-from sfumato.methods.transport import squared_distances, transport_gradient, transport_plan
-from sfumato.privacy import Charge, GroupSum, Plan, PrivateData, enforced_group_bound
+from sfumato.methods.registry import MethodInfo
+from sfumato.methods.settings import setting
+from sfumato.methods.taught import ImageGradient, Taught
+from sfumato.privacy import Budget, Query
+from sfumato.privacy.gate import Paid
 
-_LABEL = "image gradients"
+_RANGE = 250.0  # exp(±this) and products of a few such numbers are far inside double precision
 
 
-@register(
-    "sinkhorn",
-    title="DP-Sinkhorn",
-    paper="Cao et al. 2021, “Don't Generate Me: Training Differentially Private Generative Models with Sinkhorn Divergence”",
-    kinds=("images",),
-    summary="A generator that minimises an optimal-transport divergence; gradients of its images are clipped and noisy.",
-)
-class Sinkhorn(ImageSynthesizer):
+class Sinkhorn(Taught):
     """DP-Sinkhorn for labelled and unlabelled images.
 
     **Guarantee**: two charges, composed and calibrated jointly: noisy class counts (bound 1), and `steps` sums over the groups of
@@ -52,134 +47,54 @@ class Sinkhorn(ImageSynthesizer):
     generator that a CPU can train, and its moving average.
     """
 
-    HELP = {
-        "rate": "Share of the records in a step's Poisson sample.",
-        "groups": "Groups that a sample is divided into; each gives one clipped gradient, from rate × records ÷ groups records.",
-        "steps": "Generator steps, each paid for.",
-        "clip": "Norm to which a group's gradient, of all generated images together, is clipped.",
-        "batch": "Generated images per step.",
-        "entropy": "Weight of the entropy, as a share of the greatest squared distance between two images.",
-        "iterations": "Sinkhorn iterations.",
-        "label_weight": "Length of a label beside its image, as a share of the greatest distance between two images.",
-        "learning_rate": "Adam's learning rate.",
-        "latent": "Normal numbers that go into the generator.",
-        "hidden": "Width of the generator's dense layer.",
-        "decay": "Decay of the generator's moving average.",
-        "grain": "Standard deviation of the grain added to sampled pixels in [0, 1], a public constant; 0 for none.",
-        "seed": "Public seed of the network and of generated images; privacy noise never has a seed.",
-    }
+    info = MethodInfo(
+        name="sinkhorn",
+        title="DP-Sinkhorn",
+        paper="Cao et al. 2021, “Don't Generate Me: Training Differentially Private Generative Models with Sinkhorn Divergence”",
+        summary="A generator that minimises an optimal-transport divergence; gradients of its images are clipped and noisy.",
+    )
 
-    def __init__(
-        self,
-        *,
-        rate: float = 0.016,
-        groups: int = 16,
-        steps: int = 1_500,
-        clip: float = 0.5,
-        batch: int = 100,
-        entropy: float = 0.005,
-        iterations: int = 20,
-        label_weight: float = 0.25,
-        learning_rate: float = 2e-3,
-        latent: int = 10,
-        hidden: int = 200,
-        decay: float = 0.98,
-        grain: float = 0.0,
-        seed: int = 0,
-    ) -> None:
-        self.rate = rate
-        self.groups = groups
-        self.steps = steps
-        self.clip = clip
-        self.batch = batch
-        self.entropy = entropy
-        self.iterations = iterations
-        self.label_weight = label_weight
-        self.learning_rate = learning_rate
-        self.latent = latent
-        self.hidden = hidden
-        self.decay = decay
-        self.grain = grain
-        self.seed = seed
+    groups: int = setting(
+        "Groups that a sample is divided into; each gives one clipped gradient, from rate × records ÷ groups records.",
+        default=16,
+        low=1,
+    )
+    entropy: float = setting(
+        "Weight of the entropy, as a share of the greatest squared distance between two images.",
+        default=0.005,
+        above=0,
+    )
+    iterations: int = setting("Sinkhorn iterations.", default=20, low=1)
+    label_weight: float = setting(
+        "Length of a label beside its image, as a share of the greatest distance between two images.",
+        default=0.25,
+        low=0,
+    )
 
-    def plan(self, schema: Schema, noise_multiplier: float) -> Plan:
-        self._check()
-        return self._charges(schema, noise_multiplier)
+    def queries(self, schema: Schema, budget: Budget) -> list[Query]:
+        return self.asked(schema, "groups", self.groups)
 
-    def _charges(self, schema: Schema, noise_multiplier: float) -> tuple[Charge, Charge]:
-        dim = self.batch * schema.dim
-        steps = Charge(
-            label=_LABEL,
-            bound=enforced_group_bound(dim, self.clip),
-            noise_multiplier=noise_multiplier,
-            rate=self.rate,
-            steps=self.steps,
-            dimension=dim,
-            summands="groups",
-        )
-        return with_counts(schema, steps)
+    def image_gradient(self, schema: Schema) -> ImageGradient:
+        def gradient(step: Paid, images: Tensor, labels: Tensor) -> Tensor:
+            return step.groups(Divergence(images, labels, self).gradient) / self.groups
 
-    def _fit(self, data: PrivateData, noise_multiplier: float, workspace: Workspace) -> None:
-        counts, steps = self._charges(data.schema, noise_multiplier)
-        self.shares_ = count(data, counts).shares
-        workspace.log({"event": "release", "label": counts.label})
-        generator = self._generator(data.schema)
-        average = copy.deepcopy(generator).requires_grad_(False)
-        optimiser = torch.optim.Adam(
-            generator.parameters(), lr=self.learning_rate, betas=(0.9, 0.99)
-        )
-        state = TrainingState(
-            {"generator": generator, "average": average},
-            {"generator": optimiser},
-            random=torch.Generator().manual_seed(self.seed),
-        )
-        for step in descend(data, steps, state, workspace, title="Training the generator"):
-            labels = torch.multinomial(
-                self.shares_, self.batch, replacement=True, generator=state.random
-            )
-            images = generator(labels, state.random)
-            divergence = _Divergence(images.detach(), labels, self)
-            gradient = step.noisy_groups(
-                GroupSum(
-                    divergence.gradient, dim=images.numel(), bound=self.clip, groups=self.groups
-                )
-            )
-            optimiser.zero_grad()
-            images.backward((gradient / self.groups).view_as(images))
-            optimiser.step()
-            move_average(average, generator, self.decay)
-        self.generator_ = average.eval()
-
-    def _check(self) -> None:
-        self._check_settings(
-            whole=("groups", "steps", "batch", "iterations", "latent", "hidden"),
-            positive=("clip", "entropy", "learning_rate"),
-            below_one=("decay", "grain"),
-        )
-        if self.batch < 2:
-            raise BadInput("sinkhorn's batch must be at least 2: one image has no distribution.")
-        if not 0 < self.rate <= 1:
-            raise BadInput(f"sinkhorn's rate must lie in (0, 1], not {self.rate}.")
-        if not self.label_weight >= 0:
-            raise BadInput(
-                f"sinkhorn's label_weight must not be negative, not {self.label_weight}."
-            )
+        return gradient
 
 
-class _Divergence:
+class Divergence:
     """The Sinkhorn divergence between generated images and a group of records, as a function of the generated images.
 
     Its public half, the transport of the generated images to themselves, is computed once.
     """
 
     def __init__(self, images: Tensor, labels: Tensor, how: Sinkhorn) -> None:
-        self.labels, self.iterations = labels, how.iterations
+        numbers = images.shape[1]
+        self.images, self.labels, self.iterations = images, labels, how.iterations
+        self.entropy = how.entropy * numbers
+        self.label_cost = 2 * (how.label_weight * numbers**0.5) ** 2  # of two other labels
         self.classes = int(labels.max()) + 1
-        self.entropy = how.entropy * images[0].numel()
-        self.length = how.label_weight * images[0].numel() ** 0.5
-        self.pixels = images.flatten(1)
         self.weights = torch.full((len(images),), 1 / len(images))
-        self.own = self._toward(self.pixels, labels, self.weights, self.weights)
+        self.own = self._toward(images, labels, self.weights, self.weights)
 
     def gradient(self, group: Batch) -> Tensor:
         """∇ of OT(X, Y) − ½ OT(X, X) with respect to the generated images X, flat; OT(Y, Y) does not depend on them."""
@@ -190,7 +105,7 @@ class _Divergence:
         known = torch.isfinite(records).all(dim=1) & torch.isin(labels, self.labels)
         records, labels = records[known], labels[known]
         if len(records) == 0:
-            return torch.zeros(self.pixels.numel())
+            return torch.zeros(self.images.numel())
         # Each class of the group weighs what it weighs among the generated images; images of a class that it lacks rest.
         size = max(self.classes, int(labels.max()) + 1)
         made = torch.bincount(self.labels, self.weights, minlength=size)
@@ -201,7 +116,53 @@ class _Divergence:
         return torch.where(present[:, None], toward - self.own, 0.0).flatten()
 
     def _toward(self, points: Tensor, labels: Tensor, a: Tensor, b: Tensor) -> Tensor:
-        cost = squared_distances(self.pixels, points)
-        cost = cost + 2 * self.length**2 * (self.labels[:, None] != labels)
+        cost = squared_distances(self.images, points)
+        cost = cost + self.label_cost * (self.labels[:, None] != labels)
         plan = transport_plan(cost, a, b, self.entropy, self.iterations)
-        return transport_gradient(self.pixels, points, plan)
+        return transport_gradient(self.images, points, plan)
+
+
+# -- entropic optimal transport, which knows nothing of privacy ---------------------------------------------------------------
+
+
+def squared_distances(x: Tensor, y: Tensor) -> Tensor:
+    """(m, d), (n, d) → (m, n)"""
+    squares = x.square().sum(dim=1)[:, None] + y.square().sum(dim=1)
+    return torch.addmm(squares, x, y.T, alpha=-2).clamp_(min=0)
+
+
+def transport_plan(cost: Tensor, a: Tensor, b: Tensor, entropy: float, iterations: int) -> Tensor:
+    """The plan (m, n) with row sums a and column sums b; points of weight zero are left out.
+
+    The last half-iteration is one over rows, so that row sums hold exactly and column sums to the accuracy of the iterations.
+    """
+    scaled = cost.to(torch.float64) / entropy
+    a, b = a.to(torch.float64), b.to(torch.float64)
+    plan = _by_logarithms if float(scaled.max()) > _RANGE else _by_factors
+    return plan(scaled, a, b, iterations).to(cost.dtype)
+
+
+def _by_factors(scaled: Tensor, a: Tensor, b: Tensor, iterations: int) -> Tensor:
+    """The same iterations on exp(f/ε) and exp(g/ε): matrix products, several times as fast."""
+    kernel = (-scaled).exp()
+    v = b
+    u = a / (kernel @ v)
+    for _ in range(iterations):
+        v = b / (u @ kernel)
+        u = a / (kernel @ v)
+    return u[:, None] * kernel * v
+
+
+def _by_logarithms(scaled: Tensor, a: Tensor, b: Tensor, iterations: int) -> Tensor:
+    log_a, log_b = a.log(), b.log()  # −∞ where a weight is zero
+    g = torch.zeros_like(b)
+    f = -torch.logsumexp(log_b + g - scaled, dim=1)
+    for _ in range(iterations):
+        g = -torch.logsumexp((log_a + f)[:, None] - scaled, dim=0)
+        f = -torch.logsumexp(log_b + g - scaled, dim=1)
+    return (log_a[:, None] + log_b + f[:, None] + g - scaled).exp()
+
+
+def transport_gradient(x: Tensor, y: Tensor, plan: Tensor) -> Tensor:
+    """∇ of Σ π_ij ‖x_i − y_j‖² with respect to x for a fixed plan, (m, d)."""
+    return 2 * (plan.sum(dim=1, keepdim=True) * x - plan @ y)

@@ -15,14 +15,14 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from sfumato.checkpoints import FileCheckpoint
 from sfumato.data import Batch, Dataset
 from sfumato.errors import BadInput, RunConflict
 from sfumato.files import atomic_path
-from sfumato.generators import Training, train
+from sfumato.generators.training import Training
 from sfumato.privacy import remember
 from sfumato.progress import Progress
 from sfumato.public.autoencoder import AutoencoderCodec
@@ -35,6 +35,8 @@ from sfumato.public.pretrained import SmallResNet, load_extractor, save_extracto
 # Every twentieth public record, up to a thousand, is kept out of training to measure what was learnt.
 _KEPT_OUT, _KEPT_OUT_MOST = 20, 1000
 _IN_MEMORY = 2**30  # bytes of public pixels that are held at once
+# The learning rate is multiplied by this after each of so many parts: to a fortieth in all, so that the last steps settle.
+_DECAY, _PARTS = 0.82, 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,21 +51,36 @@ class Schedule:
     log: Callable[[dict[str, Any]], None] = field(default=lambda record: None)
     progress: Progress = field(default_factory=Progress)
 
-    def training(self, out: Path, title: str) -> Training:
-        checkpoint = FileCheckpoint(out.with_name(f".{out.name}.checkpoint"))
+    def checkpoint(self, out: Path) -> FileCheckpoint:
+        return FileCheckpoint(out.with_name(f".{out.name}.checkpoint"))
+
+    def minimise(
+        self, loss: Callable[[torch.Generator], Tensor], network: nn.Module, out: Path, title: str
+    ) -> None:
+        """Train `network` in place, from where an interrupted training for `out` left off if `resume`."""
+        checkpoint = self.checkpoint(out)
         if not self.resume:
             checkpoint.remove()
-        return Training(
-            steps=self.steps,
-            learning_rate=self.learning_rate,
-            rounds=20,
-            decay=0.82,  # to a fortieth in all: the last steps settle
-            seed=self.seed,
+        adam = torch.optim.Adam(network.parameters(), lr=self.learning_rate, fused=True)
+        training = Training(
+            title,
+            torch.Generator().manual_seed(self.seed),
             checkpoint=checkpoint,
-            log=self.log,
             progress=self.progress,
-            title=title,
+            log=self.log,
+            network=network,
+            adam=adam,
         )
+        network.train()
+        for step in training(self.steps):
+            rate = self.learning_rate * _DECAY ** (step * _PARTS // self.steps)
+            adam.param_groups[0]["lr"] = rate
+            adam.zero_grad(set_to_none=True)
+            value = loss(training.random)
+            value.backward()
+            adam.step()
+            training.facts["loss"] = value.detach()
+        network.eval()
 
 
 def pretrain_codec(
@@ -86,7 +103,7 @@ def pretrain_codec(
     codec = AutoencoderCodec.untrained(public.schema.shape, dim, width, seed=schedule.seed)
     network = codec.network.requires_grad_(True)
 
-    def loss(step: int, generator: torch.Generator) -> Tensor:
+    def loss(generator: torch.Generator) -> Tensor:
         pixels = _varied(feed.draw(schedule.batch, generator)[0], generator)
         vectors = F.normalize(network.encode(pixels), dim=1)
         strayed = vectors + torch.randn(vectors.shape, generator=generator) * (noise / dim**0.5)
@@ -95,8 +112,7 @@ def pretrain_codec(
         edges = wrong.diff(dim=2).square().mean() + wrong.diff(dim=3).square().mean()
         return wrong.square().mean() + 0.5 * edges
 
-    how = schedule.training(out, "Training the codec")
-    train(network, loss, how)
+    schedule.minimise(loss, network, out, "Training the codec")
     codec = AutoencoderCodec(network)
     pixels = feed.kept_out()[0]
     error = (codec.decode(codec.encode(pixels)) - pixels).square().mean()
@@ -112,7 +128,7 @@ def pretrain_codec(
     )
     codec.made_of = public
     codec.save(out)
-    _tidy(how)
+    schedule.checkpoint(out).remove()
     return codec
 
 
@@ -147,13 +163,12 @@ def pretrain_extractor(
         network = SmallResNet(**settings)
     network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
-    def loss(step: int, generator: torch.Generator) -> Tensor:
+    def loss(generator: torch.Generator) -> Tensor:
         pixels, labels = feed.draw(schedule.batch, generator)
         assert labels is not None
         return F.cross_entropy(network(_as_input(_varied(pixels, generator))), labels)
 
-    how = schedule.training(out, "Training the extractor")
-    train(network, loss, how)
+    schedule.minimise(loss, network, out, "Training the extractor")
     pixels, labels = feed.kept_out()
     assert labels is not None
     with torch.no_grad():
@@ -170,7 +185,7 @@ def pretrain_extractor(
     with atomic_path(out) as temporary:
         save_extractor(temporary, network, settings, card.to_json())
         remember(temporary, public)  # before the file is there: none goes without its record
-    _tidy(how)
+    schedule.checkpoint(out).remove()
     return load_extractor(out), card
 
 
@@ -193,11 +208,6 @@ def _new(out: Path | str) -> Path:
     if out.exists():
         raise RunConflict(f"{out} exists already; choose another file, or delete it first.")
     return out
-
-
-def _tidy(how: Training) -> None:
-    assert isinstance(how.checkpoint, FileCheckpoint)
-    how.checkpoint.remove()
 
 
 def _facts(schedule: Schedule) -> dict[str, Any]:

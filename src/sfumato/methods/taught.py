@@ -1,0 +1,111 @@
+"""The taught kind: paid, noisy gradients of generated images, back-propagated through the generator.
+
+    repeat `steps` times:
+        X = G(z, y), labels y drawn from the released shares                                            (free)
+        the noisy gradient of some loss with respect to X, of all images at once                        (a paid step)
+        back-propagated through G; Adam; a moving average of G                                          (free)
+
+The kind owns settings, the loop, the moving average and samples; a method says what gradient it asks for. The generator reaches
+the records only through these gradients. Public: the Schema, all settings; after their release the noisy class counts.
+"""
+
+from __future__ import annotations
+
+import copy
+from abc import abstractmethod
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from sfumato.data import Schema
+from sfumato.generators.gan import move_average
+from sfumato.generators.networks import ConvGenerator, seeded
+from sfumato.methods.base import Method, Workspace
+from sfumato.methods.counts import count, count_query
+from sfumato.methods.settings import setting
+from sfumato.privacy import Gate, Query
+from sfumato.privacy.gate import Paid
+from sfumato.privacy.query import Over
+
+LABEL = "image gradients"
+DECAY = 0.98  # of the generator's moving average
+_BETAS = (0.9, 0.99)
+
+# What a paid step answers of images as they are seen, (batch, numbers), and their labels: a mean gradient, flat.
+ImageGradient = Callable[[Paid, Tensor, Tensor], Tensor]
+
+
+class Taught(Method):
+    """A conditional generator of images that learns from noisy gradients of what it made."""
+
+    rate: float = setting(
+        "Share of the records in a step's Poisson sample.", default=0.016, above=0, high=1
+    )
+    steps: int = setting("Generator steps, each paid for.", default=1_500, low=1)
+    clip: float = setting(
+        "Norm to which a summand, a gradient of all generated images together, is clipped.",
+        default=0.5,
+        above=0,
+    )
+    batch: int = setting(
+        "Generated images per step; one alone has no distribution.", default=100, low=2
+    )
+    learning_rate: float = setting("Adam's learning rate of the generator.", default=2e-3, above=0)
+    latent: int = setting("Normal numbers that go into the generator.", default=10, low=1)
+    hidden: int = setting("Width of the generator's dense layer.", default=200, low=1)
+    grain: float = setting(
+        "Standard deviation of the grain added to sampled pixels in [0, 1], a public constant; 0 for none.",
+        default=0.0,
+        low=0,
+        below=1,
+    )
+
+    @abstractmethod
+    def image_gradient(self, schema: Schema) -> ImageGradient:
+        """What a fit asks of the records; what it must know of earlier steps of the fit, the function keeps."""
+
+    def seen(self, images: Tensor) -> Tensor:
+        """What gradients are asked of, (n, numbers): here the pixels themselves."""
+        return images.flatten(1)
+
+    def asked(self, schema: Schema, over: Over, parts: int) -> list[Query]:
+        """Counts, then the paid steps: sums over parts of the records, each clipped as one vector."""
+        numbers = self.batch * self.seen(torch.zeros(1, *schema.shape)).numel()
+        steps = Query(
+            label=LABEL,
+            shape=(numbers,),
+            bound=self.clip,
+            rate=self.rate,
+            steps=self.steps,
+            over=over,
+            parts=parts,
+        )
+        return [count_query(schema), steps]
+
+    def build(self, schema: Schema) -> None:
+        facts = schema.shape, schema.n_classes, self.latent, self.hidden
+        self.generator_: nn.Module = seeded(self.seed, ConvGenerator, *facts)
+
+    def _fit(self, data: Gate, run: Workspace) -> None:
+        self.shares_ = count(data).shares
+        generator, gradient_of = self.generator_, self.image_gradient(data.schema)
+        ema = copy.deepcopy(generator).requires_grad_(False)
+        adam = torch.optim.Adam(generator.parameters(), lr=self.learning_rate, betas=_BETAS)
+        random = torch.Generator().manual_seed(self.seed)
+        training = run.training(
+            "Training the generator", random, generator=generator, ema=ema, adam=adam
+        )
+        for step in training(data.steps(LABEL)):
+            labels = torch.multinomial(self.shares_, self.batch, replacement=True, generator=random)
+            seen = self.seen(generator(labels, random))  # (batch, numbers)
+            gradient = gradient_of(step, seen.detach(), labels)
+            adam.zero_grad()
+            seen.backward(gradient.view_as(seen))
+            adam.step()
+            move_average(ema, generator, DECAY)
+        self.generator_ = ema.eval()
+
+    def _sample(self, labels: Tensor, random: torch.Generator) -> Tensor:
+        made: Tensor = self.generator_(labels, random)
+        return made.add_(torch.randn(made.shape, generator=random), alpha=self.grain)
