@@ -24,7 +24,7 @@ from sfumato.data import Schema
 from sfumato.errors import BadInput
 from sfumato.generators.dpaf import Discriminator
 from sfumato.generators.networks import seeded
-from sfumato.methods.adversarial import Adversarial
+from sfumato.methods.adversarial import ImageAdversarial
 from sfumato.methods.base import Workspace
 from sfumato.methods.counts import count, count_query
 from sfumato.methods.dpaf_phases import (
@@ -47,7 +47,7 @@ _COUNT = 0.02  # the counts' share of the squared noise budget, beside 1 for the
 _NEXT_TO_NO_NOISE = 1e-3
 
 
-class Dpaf(Adversarial):
+class Dpaf(ImageAdversarial):
     """DPAF for labelled and unlabelled images.
 
     **Guarantee**: up to four charges, composed and calibrated jointly: noisy class counts (bound 1), the classifier's gradients
