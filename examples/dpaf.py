@@ -6,8 +6,9 @@ from torch.nn.functional import softplus
 import sfumato
 from sfumato.generators.dpaf import Discriminator
 from sfumato.generators.gan import ImageGenerator
-from sfumato.methods.aggregation import AggregatedFeatures
-from sfumato.privacy import Budget, Charge, Ledger, PrivateData, calibrate, enforced_bound
+from sfumato.methods.dpaf_phases import features_by_class
+from sfumato.privacy import Budget, Gate, Ledger, PrivateData, Query
+from sfumato.privacy.query import calibrated, plan
 
 data = sfumato.load("digits:train")  # private: 8×8 images of ten digits
 budget, rate, steps = Budget(epsilon=10.0, delta=1e-5), 0.2, 60
@@ -19,21 +20,23 @@ random, classes = torch.Generator().manual_seed(0), torch.arange(10)
 labels = classes.repeat_interleave(8)
 
 # Every feature map of a record has length √(h·w), so a record's features have √(maps·h·w): no gradient needs clipping.
-features = AggregatedFeatures(network.encoder, data.schema)
-sampled = {"label": "features", "bound": enforced_bound(features), "rate": rate, "steps": steps}
-noise = calibrate(lambda m: (Charge(noise_multiplier=m, **sampled),), budget)
+maps, height, width = network.encoder.shape
+dim = maps * height * width
+query = Query(label="features", shape=(dim,), bound=dim**0.5, segments=10, rate=rate, steps=steps)
 ledger = Ledger(budget)
+gate = Gate(PrivateData(data, ledger), [query], plan([query], calibrated([query], budget)))
+features = features_by_class(network.encoder)
 
-for step in PrivateData(data, ledger).poisson_steps(noise_multiplier=noise, **sampled):
-    sums = step.noisy_sum(features).float().view(10, *network.encoder.shape)
+for step in gate.steps("features").begin():
+    sums = step.sum(features).float().view(10, *network.encoder.shape)
     made = network.encoder(generator(labels, random))
     average = made.detach().unflatten(0, (10, 8)).mean(dim=1)
     of_head.zero_grad()  # conv3 and FC: post-processing of the noisy sums
-    softplus(-network.verdict(sums * 10 / (rate * len(data)), classes)).mean().backward()
-    softplus(network.verdict(average, classes)).mean().backward()
+    softplus(-network.logit(sums * 10 / (rate * len(data)), classes)).mean().backward()
+    softplus(network.logit(average, classes)).mean().backward()
     of_head.step()
     of_generator.zero_grad()  # single images, not averages
-    softplus(-network.verdict(made, labels)).mean().backward()
+    softplus(-network.logit(made, labels)).mean().backward()
     of_generator.step()
 
 print(f"spent epsilon = {ledger.spent():.3f}; images of shape {generator(labels, random).shape}")

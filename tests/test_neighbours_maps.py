@@ -25,9 +25,9 @@ from sfumato.engines import LocalEngine
 from sfumato.generators.dpaf import Encoder
 from sfumato.generators.embedding import CountedByClass
 from sfumato.generators.moments import FiledSquare, FiledVector
-from sfumato.methods.aggregation import AggregatedFeatures, FeaturesAndLabel, FilterGradients
 from sfumato.methods.clusters import Clusters
 from sfumato.methods.counting import ClassCounts
+from sfumato.methods.dpaf_phases import FilterGradients, features_and_label, features_by_class
 from sfumato.methods.llm import LinearMaps, Model
 from sfumato.methods.mge import DiagonalMoments, OuterMoments
 from sfumato.methods.refinement import Gradients, Portraits
@@ -40,13 +40,14 @@ from sfumato.privacy import (
     OuterMap,
     OuterSum,
     PrivateData,
+    Query,
     RecordMap,
     bounding,
     enforced_bound,
     noise,
 )
 from sfumato.privacy.bounding import summand_of
-from sfumato.privacy.gate import _map_of
+from sfumato.privacy.gate import Rows, _map_of
 from sfumato.public.autoencoder import AutoencoderCodec
 from sfumato.public.codec import EncodedFeatures
 from sfumato.public.fourier import FourierFeatures
@@ -112,6 +113,11 @@ def dpaf_encoder() -> Encoder:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         return Encoder(IMAGES.shape, 4).requires_grad_(False)
+
+
+def asked(dim: int, bound: float, rows: Rows, segments: int = 1) -> RecordMap:
+    """A row function as the wall takes it."""
+    return _map_of(Query(label="rows", shape=(dim,), bound=bound, segments=segments), rows)
 
 
 def nearest_cluster() -> FiledVector:
@@ -232,11 +238,18 @@ MAPS: dict[str, tuple[Schema, Callable[[], RecordMap]]] = {
     "vectors, clusters": (IMAGES, nearest_cluster),
     "squares": (IMAGES, lambda: squares(IMAGES, 8)),
     "squares, table": (TABLE, lambda: squares(TABLE, 5)),
-    "aggregated": (IMAGES, lambda: AggregatedFeatures(dpaf_encoder(), IMAGES)),
-    "aggregated, label": (IMAGES, lambda: FeaturesAndLabel(dpaf_encoder(), IMAGES)),
+    "aggregated": (IMAGES, lambda: asked(64, 8.0, features_by_class(dpaf_encoder()), segments=3)),
+    "aggregated, label": (
+        IMAGES,
+        lambda: asked(67, math.sqrt(65), features_and_label(dpaf_encoder(), 3)),
+    ),
     "filter gradients": (
         IMAGES,
-        lambda: FilterGradients(dpaf_encoder(), random(3, 4, 4, 4), bound=0.5, keep=0.4),
+        lambda: asked(
+            148,
+            0.5,
+            FilterGradients(dpaf_encoder(), random(3, 4, 4, 4), bound=0.5, keep=0.4),
+        ),
     ),
     "linear maps": (IMAGES, lambda: linear_maps(IMAGES, maps=2, clip=0.3)),
     "linear maps, projected": (

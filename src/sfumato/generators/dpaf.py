@@ -85,7 +85,7 @@ class Head(nn.Module):
 
 
 class Discriminator(nn.Module):
-    """Encoder and head; the outputs are a classifier's logits, or a discriminator's verdicts on each claimed class."""
+    """Encoder and head; the outputs are a classifier's logits, or a discriminator's for each claimed class."""
 
     def __init__(self, shape: tuple[int, ...], n_classes: int, maps: int) -> None:
         super().__init__()
@@ -95,6 +95,6 @@ class Discriminator(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         return self.head(self.encoder(images))
 
-    def verdict(self, features: Tensor, labels: Tensor) -> Tensor:
+    def logit(self, features: Tensor, labels: Tensor) -> Tensor:
         """(n, maps, h, w), (n,) → (n,): large for what looks real and of that class"""
         return self.head(features).gather(1, labels[:, None])[:, 0]

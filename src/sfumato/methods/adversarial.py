@@ -1,11 +1,14 @@
 """The adversarial kind: a critic that sees records through paid, noisy gradients, and a generator that sees the critic.
 
-The kind owns settings, networks, the loop, the moving average and samples; a method says what is paid for and how a critic steps.
+The kind (`Adversarial`) owns settings, queries, the loop and the moving average; a method gives the two networks and their
+losses. Those that make pixels themselves share their networks too (`ImageAdversarial`).
 """
 
 from __future__ import annotations
 
 import copy
+from abc import abstractmethod
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
@@ -19,13 +22,14 @@ from sfumato.methods.base import Method, Workspace
 from sfumato.methods.counts import count, count_query
 from sfumato.methods.settings import setting
 from sfumato.privacy import Budget, Gate, Query, records
+from sfumato.privacy.gradients import Inputs
 
 CRITIC = "critic gradients"
 BETAS = (0.5, 0.9)
 
 
 class Adversarial(Method):
-    """Generator and critic for images; the critic is trained by DP-SGD."""
+    """Generator and critic; the critic is trained by DP-SGD."""
 
     rate: float = setting(
         "Share of the records in a step's Poisson sample; expected batch = rate × number of records.",
@@ -38,22 +42,49 @@ class Adversarial(Method):
     clip: float = setting("Norm to which each record's gradient is clipped.", default=1.0, above=0)
     batch: int = setting("Generated images per step.", default=128, low=1)
     learning_rate: float = setting("Adam's learning rate of the generator.", default=1e-3, above=0)
-    critic_rate: float = setting("Adam's learning rate of the critic.", default=1e-3, above=0)
     latent: int = setting("Normal numbers that go into the generator.", default=32, low=1)
     width: int = setting("Channels of generator and critic at the full size.", default=16, low=1)
     decay: float = setting("Decay of the generator's moving average.", default=0.99, low=0, below=1)
-    grain: float = setting(
-        "Standard deviation of the grain added to sampled pixels in [0, 1], a public constant; 0 for none.",
-        default=0.0,
-        low=0,
-        high=1,
-    )
 
-    def _check(self, schema: Schema) -> None:
-        if min(schema.shape[1:]) < 4:
-            raise BadInput(
-                f"{self.info.name} makes images of at least 4 × 4 pixels; enlarge them with --image-size."
-            )
+    @property
+    def critic_rate(self) -> float:
+        """Adam's learning rate of the critic."""
+        return self.learning_rate
+
+    # -- what a method writes ------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def critic(self, schema: Schema) -> nn.Module:
+        """A fresh critic; `build` makes the generator."""
+
+    @abstractmethod
+    def critic_loss(self, critic: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
+        """Of each record by itself, from what `inputs` makes of it."""
+
+    @abstractmethod
+    def inputs(self, generator: nn.Module) -> Inputs:
+        """What the critic's loss is given of a batch of records."""
+
+    @abstractmethod
+    def generator_loss(self, critic: nn.Module, made: Tensor, labels: Tensor) -> Tensor: ...
+
+    def warm_up(
+        self, generator: nn.Module, critic: nn.Module, random: torch.Generator, run: Workspace
+    ) -> None:
+        """What is done on public data before the first paid step: here nothing."""
+
+    def critic_step(
+        self,
+        generator: nn.Module,
+        critic: nn.Module,
+        adam: torch.optim.Optimizer,
+        random: torch.Generator,
+    ) -> dict[str, float]:
+        """Make the step; the gradient of records is in place. What there is to tell of it."""
+        adam.step()
+        return {}
+
+    # -- written once --------------------------------------------------------------------------------------------
 
     def queries(self, schema: Schema, budget: Budget) -> list[Query]:
         critic = Query(
@@ -65,13 +96,6 @@ class Adversarial(Method):
             over="gradients",
         )
         return [count_query(schema), critic]
-
-    def build(self, schema: Schema) -> None:
-        facts = schema.shape, schema.n_classes, self.latent, self.width
-        self.generator_: nn.Module = seeded(self.seed, ImageGenerator, *facts)
-
-    def critic(self, schema: Schema) -> nn.Module:
-        return seeded(self.seed + 1, ImageCritic, schema.shape, schema.n_classes, self.width)
 
     def _fit(self, data: Gate, run: Workspace) -> None:
         counts = count(data)
@@ -92,39 +116,18 @@ class Adversarial(Method):
             adam=adam,
             critic_adam=critic_adam,
         )
+        inputs = self.inputs(generator)
         for step in training(data.steps(CRITIC)):
-            step.gradient(critic, looks_generated, inputs=labelled, over=self.rate * counts.size)
-            loss = self.critic_step(generator, critic, critic_adam, random)
-            training.facts["critic loss, generated"] = loss
+            step.gradient(critic, self.critic_loss, inputs=inputs, over=self.rate * counts.size)
+            training.facts |= self.critic_step(generator, critic, critic_adam, random)
             if (step.index + 1) % self.critic_steps == 0:
                 loss = self.generator_step(generator, critic, adam, random)
                 training.facts["generator loss"] = loss
                 move_average(ema, generator, self.decay)
         self.generator_ = ema.eval()
 
-    def warm_up(
-        self, generator: nn.Module, critic: nn.Module, random: torch.Generator, run: Workspace
-    ) -> None:
-        """What is done on public data before the first paid step: here nothing."""
-
     def labels(self, random: torch.Generator) -> Tensor:
         return torch.multinomial(self.shares_, self.batch, replacement=True, generator=random)
-
-    def critic_step(
-        self,
-        generator: nn.Module,
-        critic: nn.Module,
-        adam: torch.optim.Optimizer,
-        random: torch.Generator,
-    ) -> float:
-        """Add the gradient of generated images to that of real ones, which is in place, and make the step."""
-        labels = self.labels(random)
-        with torch.no_grad():
-            images = generator(labels, random)
-        loss = functional.softplus(critic(images, labels)).mean()
-        loss.backward()
-        adam.step()
-        return float(loss.detach())
 
     def generator_step(
         self,
@@ -135,17 +138,67 @@ class Adversarial(Method):
     ) -> float:
         labels = self.labels(random)
         adam.zero_grad()
-        loss = looks_generated(critic, generator(labels, random), labels).mean()
+        loss = self.generator_loss(critic, generator(labels, random), labels).mean()
         loss.backward()
         adam.step()
         return float(loss.detach())
+
+
+class ImageAdversarial(Adversarial):
+    """Convolutional generator and critic: the one makes pixels, and the other sees them."""
+
+    critic_rate: float = setting("Adam's learning rate of the critic.", default=1e-3, above=0)
+    grain: float = setting(
+        "Standard deviation of the grain added to sampled pixels in [0, 1], a public constant; 0 for none.",
+        default=0.0,
+        low=0,
+        high=1,
+    )
+
+    def _check(self, schema: Schema) -> None:
+        if min(schema.shape[1:]) < 4:
+            raise BadInput(
+                f"{self.info.name} makes images of at least 4 × 4 pixels; enlarge them with --image-size."
+            )
+
+    def build(self, schema: Schema) -> None:
+        facts = schema.shape, schema.n_classes, self.latent, self.width
+        self.generator_: nn.Module = seeded(self.seed, ImageGenerator, *facts)
+
+    def critic(self, schema: Schema) -> nn.Module:
+        return seeded(self.seed + 1, ImageCritic, schema.shape, schema.n_classes, self.width)
+
+    def critic_loss(self, critic: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
+        return looks_generated(critic, *inputs)
+
+    def inputs(self, generator: nn.Module) -> Inputs:
+        return labelled
+
+    def generator_loss(self, critic: nn.Module, made: Tensor, labels: Tensor) -> Tensor:
+        return looks_generated(critic, made, labels)
+
+    def critic_step(
+        self,
+        generator: nn.Module,
+        critic: nn.Module,
+        adam: torch.optim.Optimizer,
+        random: torch.Generator,
+    ) -> dict[str, float]:
+        """Add the gradient of generated images to that of real ones, which is in place, and make the step."""
+        labels = self.labels(random)
+        with torch.no_grad():
+            images = generator(labels, random)
+        loss = functional.softplus(critic(images, labels)).mean()
+        loss.backward()
+        adam.step()
+        return {"critic loss, generated": float(loss.detach())}
 
     def _sample(self, labels: Tensor, random: torch.Generator) -> Tensor:
         made: Tensor = self.generator_(labels, random)
         return made.add_(torch.randn(made.shape, generator=random), alpha=self.grain)
 
 
-def looks_generated(critic: nn.Module, images: Tensor, labels: Tensor) -> Tensor:
+def looks_generated(critic: Callable[..., Tensor], images: Tensor, labels: Tensor) -> Tensor:
     """−log D(x, y): large where an image looks generated."""
     return functional.softplus(-critic(images, labels))
 

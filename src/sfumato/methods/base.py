@@ -392,7 +392,6 @@ class PrivateMethod(ABC):
             if earlier is not None:
                 store.adopt(earlier.answers())
             self._train(data, store, budget, public, progress)
-            self._origin = (data.name, size, public.name if public else None)
             if out is not None:
                 self._seal(store)
                 export(store, Path(out))
@@ -495,8 +494,7 @@ class PrivateMethod(ABC):
     def save(self, path: Path | str) -> Path:
         """Write the run folder; `load` gives back an object with the same samples."""
         self._check_fitted()
-        config = self._config(self.schema_, self.statement_.budget, *self._origin)
-        claim(path, config, resume=False).close(abandon=True)
+        claim(path, {}, resume=False).close(abandon=True)  # the store has its settings with it
         store = self._store.copy_to(Path(path))
         try:
             if not store.finished:
@@ -545,8 +543,6 @@ class PrivateMethod(ABC):
             ) from error
         if run.noise_multiplier is not None:
             self.noise_multiplier_ = run.noise_multiplier
-        origin = config["data"]
-        self._origin = (origin["name"], origin["size"], config.get("public"))
         self.log_ = run.log
         self._store = run.snapshot()
 
@@ -736,6 +732,8 @@ class Method(Configured, Synthesizer):
     def _work(
         self, private: PrivateData, store: RunStore, budget: Budget, workspace: Workspace
     ) -> None:
+        for name in learnt(self, but=("schema_",)):
+            delattr(self, name)  # of an earlier fit: a run keeps what it paid for itself
         queries = self.queries(private.schema, budget)
         self.build(private.schema)
         gate = Gate(

@@ -16,13 +16,13 @@ import torch
 from torch import nn
 
 from sfumato.data import Batch
-from sfumato.methods.adversarial import BETAS, Adversarial, looks_generated
+from sfumato.methods.adversarial import BETAS, ImageAdversarial, looks_generated
 from sfumato.methods.base import Workspace
 from sfumato.methods.registry import MethodInfo
 from sfumato.methods.settings import setting
 
 
-class Gan(Adversarial):
+class Gan(ImageAdversarial):
     """DP-CGAN with labels, DP-GAN without.
 
     **Guarantee**: two charges, composed and calibrated jointly: noisy class counts (bound 1), and `steps` Poisson-sampled sums of
@@ -42,7 +42,7 @@ class Gan(Adversarial):
     )
 
 
-class GanFt(Adversarial):
+class GanFt(ImageAdversarial):
     """DP-GAN-FT: `gan`, begun from a generator and critic trained on public images.
 
     **Guarantee**: as `gan`; the public training reads no private record.
