@@ -132,6 +132,9 @@ class PrivateMethod(ABC):
     HELP: ClassVar[Mapping[str, str]]  # a line for every setting
     # The settings that shape what is released; all others may change in `refit`. None: the method reads data while it trains.
     RELEASED_BY: ClassVar[tuple[str, ...] | None] = None
+    FORMER: ClassVar[
+        Mapping[str, Any]
+    ] = {}  # settings of earlier versions and what is built in now
 
     seed: int
     statement_: PrivacyStatement
@@ -278,7 +281,7 @@ class PrivateMethod(ABC):
         defaults = {p.name: p.default for p in self.parameters()}
         ours, theirs = self.get_params(), {**defaults, **config["settings"]}
         for name in set(theirs) - set(defaults):
-            if theirs[name] is not None:
+            if theirs[name] not in (None, self.FORMER.get(name)):
                 raise BadInput(
                     f"The release in {saved.path} was made with {name}={theirs[name]}, a setting that this version no longer "
                     "has; train again with the version that made it."

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
+from collections.abc import Mapping
 from typing import Any, ClassVar, Protocol
 
 import torch
@@ -45,6 +46,7 @@ class Matched(Method):
     """
 
     AUTO: ClassVar[str] = "conv"  # what network=auto is for images; tables take dense
+    HIDDEN: ClassVar[Mapping[str, int]] = {"images": 200, "table": 200}  # what hidden=auto is
     loss_: ClassVar[float]  # of an object; named here for type checkers
 
     latent: int | None = setting(
@@ -128,7 +130,10 @@ class Matched(Method):
 
     def _network(self, schema: Schema, seed: int, auto: str | None = None) -> nn.Module:
         table = schema.kind == "table"
-        latent, hidden = self.latent or (10 if table else 5), self.hidden or 200
+        latent, hidden = (
+            self.latent or (10 if table else 5),
+            self.hidden or self.HIDDEN[schema.kind],
+        )
         kind = self.network
         if kind == "auto":
             kind = "dense" if table else auto or self.AUTO
