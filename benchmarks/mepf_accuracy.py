@@ -30,7 +30,6 @@ SETTINGS = {
     "taps": "pixels,relu,layer1",
     "pool": "8",
     "balance": "true",
-    "anchor": "true",
     "steps": "700",
     "learning_rate": "0.015",
     "grain": "0.05",

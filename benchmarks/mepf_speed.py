@@ -18,7 +18,7 @@ import torch
 
 from sfumato.generators import ConvGenerator, ResNetGenerator
 from sfumato.generators.embedding import MeanEmbedding
-from sfumato.methods.perceptual_matching import Part, PerceptualMatching
+from sfumato.methods.mepf_matching import PerceptualDistance, Target
 from sfumato.public.perceptual import (
     PerceptualFeatures,
     clouds,
@@ -73,10 +73,8 @@ def main() -> None:
         )
         rows = public_rows(phi, clouds(shape, RECORDS), RECORDS)
         metric = weighed_axes(rows, DIRECTIONS, 0.5, 0.0)
-        part = Part(phi, embedding, metric=metric)
-        matching = PerceptualMatching(
-            network, encoder, [part], None, batch=batch, steps=1, loss="averaged"
-        )
+        target = Target(phi, embedding, metric)
+        distance = PerceptualDistance(network, target, batch=batch, steps=1, loss="averaged")
         optimiser = torch.optim.Adam(network.parameters(), lr=1e-4, fused=True)
         labels, random = torch.arange(10).repeat_interleave(batch // 10), torch.Generator()
 
@@ -86,9 +84,9 @@ def main() -> None:
             optimiser.step()
 
         def whole(
-            matching: PerceptualMatching = matching, random: torch.Generator = random
+            distance: PerceptualDistance = distance, random: torch.Generator = random
         ) -> torch.Tensor:
-            return matching.step_loss(0, random)
+            return distance.loss(0, random)
 
         def bare(encoder=encoder, network=network, labels=labels, random=random) -> torch.Tensor:  # type: ignore[no-untyped-def]
             return sum(part.sum() for part in encoder(network(labels, random)))

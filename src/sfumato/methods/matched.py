@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Protocol
 
 import torch
@@ -165,24 +165,15 @@ class Matched(Method):
             seed = self._first_seed + restart
             network = self._network(schema, seed)
             distance = self.distance(network)
-            adam = torch.optim.Adam(network.parameters(), lr=self.learning_rate, fused=True)
-            training = run.training(
-                "Training the generator",
-                torch.Generator().manual_seed(seed),
+            minimise(
+                network,
+                distance.loss,
+                run,
+                steps=self.steps,
+                seed=seed,
+                rate=lambda step: self.learning_rate * _DECAY ** (step * self.decays // self.steps),
                 stage="" if self.restarts == 1 else f"restart {restart}",
-                network=network,
-                adam=adam,
             )
-            network.train()
-            for step in training(self.steps):
-                rate = self.learning_rate * _DECAY ** (step * self.decays // self.steps)
-                adam.param_groups[0]["lr"] = rate
-                adam.zero_grad(set_to_none=True)
-                loss = distance.loss(step, training.random)
-                loss.backward()
-                adam.step()
-                training.facts["loss"] = loss.detach()
-            network.eval()
             with torch.no_grad():
                 final = distance.final(torch.Generator().manual_seed(FINAL_SEED), _FINAL_RECORDS)
             run.log({"event": "matched", "training_seed": seed, "loss": final})
@@ -206,6 +197,33 @@ class Matched(Method):
         return {**super()._earlier(state), "loss_": loss}
 
 
+def minimise(
+    network: nn.Module,
+    loss: Callable[[int, torch.Generator], Tensor],
+    run: Workspace,
+    *,
+    steps: int,
+    seed: int,
+    rate: Callable[[int], float],
+    stage: str = "",
+) -> None:
+    """Train the network by Adam on `loss(step, random)`, at the learning rate `rate(step)`; leaves it in evaluation mode."""
+    adam = torch.optim.Adam(network.parameters(), lr=rate(0), fused=True)
+    random = torch.Generator().manual_seed(seed)
+    training = run.training(
+        "Training the generator", random, stage=stage, network=network, adam=adam
+    )
+    network.train()
+    for step in training(steps):
+        adam.param_groups[0]["lr"] = rate(step)
+        adam.zero_grad(set_to_none=True)
+        value = loss(step, random)
+        value.backward()
+        adam.step()
+        training.facts["loss"] = value.detach()
+    network.eval()
+
+
 def embedding_query(
     label: str, schema: Schema, dim: int, bound: float, count_weight: float, **more: Any
 ) -> Query:
@@ -219,10 +237,13 @@ def embedding_query(
     )
 
 
-def embedded(data: Gate, label: str, phi: FeatureMap, count_weight: float) -> MeanEmbedding:
-    """Ask for a mean embedding."""
+def embedded(
+    data: Gate, label: str, phi: FeatureMap, count_weight: float, given: Sequence[Tensor] = ()
+) -> MeanEmbedding:
+    """Ask for a mean embedding; `given` are the released numbers that φ is made with."""
     rows = CountedByClass(phi, data.schema.n_classes, count_weight)
-    return MeanEmbedding.of(data.sum(label, rows), rows, size=data.public_size)
+    release = data.sum(label, rows, given=given)
+    return MeanEmbedding.of(release, rows, size=data.public_size)
 
 
 def by_class(rows: Tensor, classes: int) -> tuple[Tensor, Tensor]:
