@@ -5,7 +5,7 @@ import torch
 import sfumato
 from sfumato.generators import ConvGenerator, Training, train
 from sfumato.generators.embedding import CountedByClass, MeanEmbedding
-from sfumato.methods.matching import by_class
+from sfumato.methods.matched import by_class
 from sfumato.privacy import Budget, Ledger, PrivacyStatement, PrivateData, calibrate, charge_of
 from sfumato.public.hermite import Hermite, ProductKernel, SumKernel
 from sfumato.public.tabular import encoding_of

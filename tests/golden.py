@@ -68,7 +68,6 @@ VARIANTS: dict[str, dict[str, dict[str, Any]]] = {
     "hp": {
         "low orders": {"order": 10, "product_order": 5, "rounds": 3},
         "no products": {"rounds": 0},
-        "products of three": {"product_dims": 3},
     },
     "mepf": {
         "stop": {"stop": True},
@@ -317,7 +316,7 @@ FITS = [
     Fit("merf", "gray", {**_MERF, "restarts": 2, "network": "conv"}, "restarts"),
     Fit("merf", "gray", {**_MERF, "length_scales": "2,8", "network": "dense"}, "length scales"),
     *(Fit("hp", data, _HP) for data in ("gray", "colour", "table")),
-    Fit("hp", "gray", {**_HP, "product_dims": 3, "network": "dense"}, "products of three"),
+    Fit("hp", "gray", {**_HP, "network": "dense"}, "dense"),
     *(Fit("mepf", data, _MEPF) for data in ("gray", "colour")),
     Fit("mepf", "gray", {**_MEPF, "stop": True, "loss": "mmd", "weigh": 0.5}, "stop"),
     Fit("mepf", "gray", {**_MEPF, "moments": 1, "network": "resnet", "width": 4}, "one moment"),

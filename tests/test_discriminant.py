@@ -15,11 +15,11 @@ from sfumato.errors import BadInput
 from sfumato.generators import ClassedGenerator, ConvGenerator
 from sfumato.generators.embedding import MeanEmbedding
 from sfumato.generators.networks import Warp
-from sfumato.methods import Synthesizer, mepf
-from sfumato.methods.discriminant import _RIDGE, Discriminant
+from sfumato.methods import Synthesizer, mepf_matching
 from sfumato.methods.mepf import Mepf
-from sfumato.methods.perceptual_matching import Part
+from sfumato.methods.mepf_matching import _RIDGE, Discriminant, PerceptualDistance, Target
 from sfumato.privacy import Budget
+from sfumato.privacy.store import packed
 from sfumato.public.perceptual import PerceptualFeatures, ScatteringEncoder
 from sfumato.public.pretraining import Schedule, pretrain_extractor
 
@@ -29,9 +29,9 @@ GENEROUS = Budget(epsilon=50.0, delta=1e-4)
 
 @pytest.fixture(autouse=True)
 def _few_records(monkeypatch):
-    monkeypatch.setattr(mepf, "_FINAL_RECORDS", 60)
-    monkeypatch.setattr(mepf, "_RULE_RECORDS", 60)
-    monkeypatch.setattr(mepf, "_RULE_AGREES", 0.0)
+    monkeypatch.setattr(mepf_matching, "_FINAL_RECORDS", 60)
+    monkeypatch.setattr(mepf_matching, "_RULE_RECORDS", 60)
+    monkeypatch.setattr(mepf_matching, "_RULE_AGREES", 0.0)
 
 
 def images(n: int = 300, *, labelled: bool = True, seed: int = 1) -> Dataset:
@@ -115,15 +115,15 @@ def test_pictures_without_spread_do_no_harm():
     assert bool(torch.isfinite(rule.weights).all())
 
 
-def test_a_rule_of_centred_and_projected_features_is_one_of_plain_features():
+def test_a_rule_of_centred_features_is_one_of_plain_features():
     encoder = ScatteringEncoder((1, 8, 8))
     plain = PerceptualFeatures(encoder)
     random = torch.Generator().manual_seed(0)
-    basis = torch.linalg.qr(torch.randn(plain.full, 5, generator=random)).Q.T
-    centre = torch.rand(plain.full, generator=random) / plain.full**0.5
+    centre = torch.rand(plain.dim, generator=random) / plain.dim**0.5
     # So wide a radius that nothing is clipped.
-    phi = PerceptualFeatures(encoder, centre=centre, radius=20.0, basis=basis)
-    rule = Discriminant(torch.randn(3, 5, generator=random), torch.randn(3, generator=random))
+    phi = PerceptualFeatures(encoder, centre=centre, radius=20.0)
+    weights = torch.randn(3, plain.dim, generator=random)
+    rule = Discriminant(weights, torch.randn(3, generator=random))
     pixels = torch.rand(7, 1, 8, 8, generator=random)
     before = rule.before(phi)
     scores = phi.of(pixels) @ rule.weights.T + rule.offsets
@@ -142,6 +142,8 @@ class Shades(nn.Module):
 
 
 class Pixels:
+    dim = 64
+
     def of(self, pixels):
         return pixels.flatten(1)
 
@@ -151,13 +153,13 @@ def shady() -> Mepf:
     fitted = Mepf(**TINY).fit(images(), GENEROUS)
     weights = torch.stack([torch.zeros(64), torch.full((64,), 1 / 64), torch.zeros(64)])
     fitted.rule_ = Discriminant(weights, torch.tensor([0.5, 0.0, -1.0]))
-    fitted.generator_, fitted._eye = Shades(), Pixels()
+    fitted.generator_, fitted._plain = Shades(), Pixels()
     return fitted
 
 
 def test_what_looks_like_another_class_is_drawn_again_four_times():
     fitted, labels = shady(), torch.arange(4000) % 2
-    made = fitted._draw(labels, torch.Generator().manual_seed(0))
+    made = fitted._pictures(labels, torch.Generator().manual_seed(0))
     bright = made.mean(dim=(1, 2, 3)) > 0.5
     slips = int((bright != (labels == 1)).sum())
     assert 70 < slips < 180  # of 4,000 ÷ 2⁵ = 125 on average; 2,000 unless any is drawn again
@@ -186,20 +188,21 @@ def test_there_is_a_rule_only_where_there_are_classes_to_check(checked, labelled
 
 def test_a_rule_that_most_pictures_fail_is_not_used(monkeypatch):
     assert Mepf(**TINY).fit(images(), GENEROUS).rule_ is not None
-    monkeypatch.setattr(mepf, "_RULE_AGREES", 0.5)
+    monkeypatch.setattr(mepf_matching, "_RULE_AGREES", 0.5)
     monkeypatch.setattr(Discriminant, "__call__", lambda self, rows: torch.zeros(len(rows)))
     assert Mepf(**TINY).fit(images(), GENEROUS).rule_ is None
 
 
 def test_classes_without_records_do_not_speak_against_a_rule(monkeypatch):
-    monkeypatch.setattr(mepf, "_RULE_AGREES", 0.9)
+    monkeypatch.setattr(mepf_matching, "_RULE_AGREES", 0.9)
     labels = torch.arange(200) % 5
     rows = 5 * torch.eye(5)[labels] + 0.1 * torch.randn(200, 5)
     shares = torch.tensor([0.5, 0.5, 0.0, 0.0, 0.0])
     embedding = MeanEmbedding(5 * torch.eye(5) * shares[:, None], shares, 1e-3)
-    phi = SimpleNamespace(dim=5, basis=None, centre=None, radius=None)
-    matching = SimpleNamespace(made=lambda part, generator, records: (rows, labels))
-    rule = Mepf()._rule(matching, Part(phi, embedding))
+    phi = SimpleNamespace(dim=5, centre=None, radius=None)
+    distance = PerceptualDistance(Shades(), Target(phi, embedding), batch=10, steps=1)
+    monkeypatch.setattr(distance, "made", lambda target, random, records: (rows, labels))
+    rule = distance.rule()
     assert rule is not None
     assert rule(rows[labels < 2]).tolist() == labels[labels < 2].tolist()
 
@@ -209,9 +212,7 @@ def test_classes_without_records_do_not_speak_against_a_rule(monkeypatch):
     [
         {},
         {"network": "resnet", "width": 4},
-        {"projection": 9},
-        {"shared": "order0"},
-        {"anchor": True, "balance": True, "moments": 1},
+        {"balance": True, "moments": 1},
         {"encoder": "private", "encoder_steps": 3, "encoder_rate": 0.3},
     ],
 )
@@ -277,14 +278,32 @@ def test_a_generator_moves_each_picture_by_itself(cls, classes):
     assert torch.allclose(torch.sigmoid(moved), made, atol=1e-3)
 
 
-def test_a_run_from_before_there_were_warps_and_checks_is_as_it_was(tmp_path):
-    fitted = Mepf(**TINY, warp=0.0, checked=False).fit(images(), GENEROUS, out=tmp_path / "run")
-    state = fitted._state()
+def _as_before(fitted: Mepf, **more: torch.Tensor) -> Mepf:
+    """A run of a version before 0.3, opened."""
+    weights = {f"network.{name}": value for name, value in fitted.generator_.state_dict().items()}
     again = Mepf(**TINY)
-    again.schema_ = fitted.schema_
-    again._restore(state)
-    assert again.warp == 0
+    again.schema_, again.statement_ = fitted.schema_, fitted.statement_
+    again._take_back(packed({**weights, "shares": fitted.shares_, **more}))
+    return again
+
+
+def test_a_run_from_before_there_were_warps_and_checks_is_as_it_was(tmp_path):
+    fitted = Mepf(**TINY, warp=0.0, checked=False).fit(images(), GENEROUS)
+    again = _as_before(fitted)
+    assert again.warp == 0.07  # the setting stays what it was
     assert again.rule_ is None
-    assert np.array_equal(
-        again._sample(9, torch.Generator())[0], fitted._sample(9, torch.Generator())[0]
-    )
+    assert np.array_equal(again.sample(9).images, fitted.sample(9).images)
+    anew = Mepf(**TINY)
+    anew.schema_, anew.statement_ = fitted.schema_, fitted.statement_
+    anew._take_back(again._product())
+    assert np.array_equal(anew.sample(9).images, fitted.sample(9).images)
+
+
+def test_a_rule_of_an_earlier_version_still_checks_where_its_features_are_there():
+    fitted = Mepf(**TINY).fit(images(), GENEROUS)
+    rule = {"rule.weights": fitted.rule_.weights, "rule.offsets": fitted.rule_.offsets}
+    again = _as_before(fitted, **rule)
+    assert np.array_equal(again.sample(60).images, fitted.sample(60).images)
+    anchored = _as_before(fitted, **rule | {"rule.weights": torch.rand(3, fitted._plain.dim + 3)})
+    fitted.rule_ = None
+    assert np.array_equal(anchored.sample(60).images, fitted.sample(60).images)

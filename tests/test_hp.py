@@ -11,10 +11,11 @@ import torch
 from sfumato.data import Column, Dataset, Schema
 from sfumato.errors import BadInput
 from sfumato.generators import ClassedGenerator, ConvGenerator
-from sfumato.generators.embedding import MeanEmbedding
-from sfumato.methods import Hp
-from sfumato.methods.hp import _Matching
+from sfumato.generators.embedding import CountedByClass, MeanEmbedding
+from sfumato.methods import Hp, SavedRun
+from sfumato.methods.hp import _Distance
 from sfumato.privacy import Budget, Neighbours, enforced_bound, epsilon_of
+from sfumato.privacy.store import packed
 from sfumato.public.hermite import Hermite, SumKernel
 from sfumato.public.tabular import Block, encoding_of
 
@@ -66,13 +67,13 @@ def test_the_sharper_bound_is_the_one_that_is_charged():
     assert plan[1].bound == pytest.approx(0.3573, rel=3e-3)
     assert plan[0].dimension == 10 * (101 * 784 + 1)
     assert plan[1].dimension == 10 * 441
-    counted, products = Hp(length_scale=0.005)._maps(schema)
-    assert plan[0].bound == enforced_bound(counted)
+    kernel, products = Hp(length_scale=0.005)._kernels(schema)
+    assert plan[0].bound == enforced_bound(CountedByClass(kernel, 10, 0.1))
     assert plan[1].bound == enforced_bound(products[0])
 
 
 def test_rounds_draw_different_coordinates_by_the_public_seed_alone():
-    drawn = [tuple(k.parts for k in Hp(**TINY, seed=s)._maps(IMAGES)[1]) for s in (0, 0, 1)]
+    drawn = [tuple(k.parts for k in Hp(**TINY, seed=s)._kernels(IMAGES)[1]) for s in (0, 0, 1)]
     assert drawn[0] == drawn[1] != drawn[2]
     assert len(set(drawn[0])) == 3
     assert all(len(set(parts)) == 2 for parts in drawn[0])
@@ -85,7 +86,7 @@ def test_a_table_of_few_columns_has_as_many_rounds_as_there_are_choices():
     (only,) = Hp(**TINY).plan(one, 1.0)
     assert only.noise_multiplier == 1.0
     assert len(Hp(**{**TINY, "rounds": 0}).plan(IMAGES, 1.0)) == 1
-    products = Hp(**{**TINY, "rounds": 6})._maps(POINTS)[1]
+    products = Hp(**{**TINY, "rounds": 6})._kernels(POINTS)[1]
     assert {type(part) for kernel in products for part in kernel.parts} == {int, Block}
 
 
@@ -111,7 +112,7 @@ def test_the_loss_on_the_grid_is_the_squared_distance_of_embeddings():
     mean = torch.randn(2, kernel.dim, generator=rng) * 0.05
     # Only what a record's features can reach is compared: put the target there.
     embedding = MeanEmbedding(mean, torch.tensor([0.6, 0.4]), 0.0)
-    matching = _Matching(_Fixed(made.flatten(0, 1)), kernel, embedding, [], 2.0, 12)
+    matching = _Distance(_Fixed(made.flatten(0, 1)), kernel, embedding, [], 2.0, 12)
     numbers, orders = encoding.numbers, 26
     by_number = mean[:, : orders * numbers].view(2, orders, numbers).transpose(1, 2).double()
     reach = matching.grid.rotation
@@ -154,20 +155,18 @@ def test_the_product_kernel_teaches_what_marginals_cannot():
     assert 0.3 < np.mean(values[:, 0] > 2) < 0.7
 
 
-def test_a_run_from_before_classes_had_their_own_layers_still_opens():
-    fitted = Hp(**TINY, network="conv").fit(images(), BUDGET)
-    old = Hp(**TINY)  # network=auto, as runs of 0.1.0 have it
+@pytest.mark.parametrize(("network", "made"), [("conv", ConvGenerator), ("auto", ClassedGenerator)])
+def test_runs_from_before_and_after_classes_had_their_own_layers_open(network, made):
+    fitted = Hp(**TINY, network=network).fit(images(), BUDGET)
+    weights = fitted.generator_.state_dict()
+    old = Hp(**TINY)  # network=auto, as runs of 0.1.0 and 0.2 have it
     old.schema_ = fitted.schema_
-    old._restore(fitted._state())
-    assert type(old.generator_) is ConvGenerator
-    new = Hp(**TINY).fit(images(), BUDGET)
-    assert type(new.generator_) is ClassedGenerator
-    again = Hp(**TINY)
-    again.schema_ = new.schema_
-    again._restore(new._state())
+    state = {f"network.{name}": value for name, value in weights.items()}
+    old._take_back(packed({**state, "shares": fitted.shares_}))
+    assert type(old.generator_) is made
     labels = torch.tensor([0, 1, 1])
-    made = [m.generator_(labels, torch.Generator().manual_seed(1)) for m in (new, again)]
-    assert torch.equal(*made)
+    drawn = [m.generator_(labels, torch.Generator().manual_seed(1)) for m in (fitted, old)]
+    assert torch.equal(*drawn)
 
 
 def test_training_again_from_the_releases_is_free_and_can_change_gamma(tmp_path):
@@ -179,19 +178,21 @@ def test_training_again_from_the_releases_is_free_and_can_change_gamma(tmp_path)
         Hp(**{**TINY, "rounds": 2}).refit(tmp_path / "run")
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"order": 0},
-        {"rounds": -1},
-        {"product_share": 1.0},
-        {"gamma": 0.0},
-        {"length_scale": 0.0},
-        {"stretch": -1.0},
-        {"product_dims": 9},
-        {"batch": 0},
-    ],
-)
-def test_senseless_settings_are_refused_before_a_row_is_read(wrong):
-    with pytest.raises(BadInput, match="hp"):
-        Hp(**wrong).plan(IMAGES, 1.0)
+def test_a_release_of_a_version_with_more_settings_serves_if_they_were_as_they_are_built_in(
+    tmp_path,
+):
+    run = tmp_path / "run"
+    Hp(**TINY).fit(images(), BUDGET, out=run)
+    for former, refused in (
+        ({"product_dims": 2, "stretch": None}, False),
+        ({"product_dims": 3}, True),
+    ):
+        with pytest.MonkeyPatch.context() as patch:
+            told = SavedRun(run).config
+            told = {**told, "settings": {**told["settings"], **former}}
+            patch.setattr(SavedRun, "config", told)
+            if refused:
+                with pytest.raises(BadInput, match="product_dims=3"):
+                    Hp(**TINY).refit(run)
+            else:
+                Hp(**TINY).refit(run)

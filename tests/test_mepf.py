@@ -13,13 +13,18 @@ from torch import nn
 
 from sfumato.data import Dataset
 from sfumato.errors import BadInput
-from sfumato.generators import ConvGenerator, ResNetGenerator, Training, train
+from sfumato.generators import ConvGenerator, ResNetGenerator, training
 from sfumato.generators.embedding import MeanEmbedding
-from sfumato.methods import Synthesizer, mepf, perceptual_matching, private_encoder
+from sfumato.methods import Synthesizer, mepf, mepf_matching, private_encoder
+from sfumato.methods.base import Workspace
+from sfumato.methods.matched import minimise
 from sfumato.methods.mepf import Mepf
-from sfumato.methods.perceptual_matching import Part, PerceptualMatching
-from sfumato.privacy import Budget, Neighbours, epsilon_of
+from sfumato.methods.mepf_matching import PerceptualDistance, Target
+from sfumato.methods.saved import learnt
+from sfumato.privacy import Budget, Neighbours, RunStore, epsilon_of
+from sfumato.progress import Progress
 from sfumato.public.perceptual import (
+    NetworkEncoder,
     PerceptualFeatures,
     ScatteringEncoder,
     clouds,
@@ -33,10 +38,10 @@ BUDGET = Budget(epsilon=2.0, delta=1e-4)
 
 @pytest.fixture(autouse=True)
 def _few_records(monkeypatch):
-    monkeypatch.setattr(mepf, "_FINAL_RECORDS", 60)
     monkeypatch.setattr(mepf, "_METRIC_RECORDS", 60)
-    monkeypatch.setattr(mepf, "_RULE_RECORDS", 60)
-    monkeypatch.setattr(perceptual_matching, "STOP_RECORDS", 30)
+    monkeypatch.setattr(mepf_matching, "_FINAL_RECORDS", 60)
+    monkeypatch.setattr(mepf_matching, "_RULE_RECORDS", 60)
+    monkeypatch.setattr(mepf_matching, "_STOP_RECORDS", 30)
 
 
 def images(n: int = 60, shape=(1, 8, 8), *, labelled: bool = True, seed: int = 1) -> Dataset:
@@ -48,12 +53,11 @@ def images(n: int = 60, shape=(1, 8, 8), *, labelled: bool = True, seed: int = 1
     )
 
 
-def part_of(encoder, classes: int, *, pooled: bool = False, taps=None, seed: int = 0) -> Part:
-    phi = PerceptualFeatures(encoder, taps=taps)
+def target_of(*, seed: int = 0) -> Target:
+    phi = PerceptualFeatures(ScatteringEncoder((1, 8, 8)))
     random = torch.Generator().manual_seed(seed)
-    shares = torch.tensor([0.5, 0.3, 0.2])[:classes]
-    mean = torch.rand(1 if pooled else classes, phi.dim, generator=random) / phi.dim**0.5
-    return Part(phi, MeanEmbedding(mean=mean, shares=shares, noise_std=1e-3), pooled)
+    mean = torch.rand(3, phi.dim, generator=random) / phi.dim**0.5
+    return Target(phi, MeanEmbedding(mean, torch.tensor([0.5, 0.3, 0.2]), 1e-3))
 
 
 class Constant(nn.Module):
@@ -68,19 +72,17 @@ class Constant(nn.Module):
         return self.pixels[: len(labels)]
 
 
-def matching_of(parts, judged=None, **settings) -> PerceptualMatching:
-    settings = {"batch": 6, "steps": 100} | settings
-    return PerceptualMatching(Constant(), parts[0].phi.encoder, parts, judged, **settings)
+def distance_of(target, stopping=None, **settings) -> PerceptualDistance:
+    return PerceptualDistance(Constant(), target, stopping, **{"batch": 6, "steps": 100} | settings)
 
 
 # -- the loss ----------------------------------------------------------------------------------------------------------
 
 
 def test_the_loss_is_the_unbiased_mmd_of_the_embedding():
-    encoder = ScatteringEncoder((1, 8, 8))
-    part = part_of(encoder, 3)
-    matching = matching_of([part])
-    found = matching.step_loss(0, torch.Generator()).detach()
+    part = target_of()
+    matching = distance_of(part)
+    found = matching.loss(0, torch.Generator()).detach()
     rows = part.phi.of(matching.generator.pixels.detach()).view(3, 2, -1)
     embedding = part.embedding
     second = embedding.mmd2(
@@ -89,45 +91,20 @@ def test_the_loss_is_the_unbiased_mmd_of_the_embedding():
     assert float(found) == pytest.approx(float(second), rel=1e-4)
 
 
-def test_the_pooled_loss_counts_every_pair_of_different_records_once():
-    encoder = ScatteringEncoder((1, 8, 8))
-    whole, pooled = (
-        part_of(encoder, 3, taps=("order1",)),
-        part_of(encoder, 3, pooled=True, taps=("order0", "order2")),
-    )
-    found = matching_of([whole, pooled])._distance(
-        pooled.phi.of(Constant().pixels), 2, pooled, pooled.embedding.mean
-    )
-    rows = pooled.phi.of(Constant().pixels).double().view(3, 2, -1)
-    shares = pooled.embedding.shares.double()
-    target = pooled.embedding.mean[0].double()
-    square = 0.0
-    for c in range(3):
-        for d in range(3):
-            products = rows[c] @ rows[d].T
-            if c == d:  # an estimate of ‖E φ‖² from the pairs of two different records
-                square += shares[c] ** 2 * products[0, 1]
-            else:
-                square += shares[c] * shares[d] * products.mean()
-    mean = (shares[:, None] * rows.mean(1)).sum(0)
-    wanted = square - 2 * mean @ target + target @ target - len(target) * 1e-6
-    assert float(found) == pytest.approx(float(wanted), rel=1e-3, abs=1e-6)
-
-
 def test_the_moving_average_is_adam_on_a_free_vector():
-    part = part_of(ScatteringEncoder((1, 8, 8)), 3)
-    matching = matching_of([part], loss="moving-average", average_rate=0.02)
+    part = target_of()
+    matching = distance_of(part, loss="moving-average", average_rate=0.02)
     rows = part.phi.of(matching.generator.pixels).detach()
     means = part.embedding.shares[:, None] * rows.view(3, 2, -1).mean(1)
     gap = (part.embedding.mean - means) * 3 * math.sqrt(part.phi.dim)
     free = torch.zeros_like(gap, requires_grad=True)
     adam = torch.optim.Adam([free], lr=0.02, betas=(0.5, 0.999))
     for step in range(5):
-        loss = matching.step_loss(step, torch.Generator())
+        loss = matching.loss(step, torch.Generator())
         adam.zero_grad()
         (0.5 * (free - gap).square().sum()).backward()
         adam.step()
-    assert torch.allclose(matching.average0, free.detach(), atol=1e-4)
+    assert torch.allclose(matching.average, free.detach(), atol=1e-4)
     emphasis = part.embedding.emphasis[:, None]
     wanted = 2 * (emphasis * free.detach() * gap).sum() / (9 * part.phi.dim)
     assert float(loss) == pytest.approx(float(wanted), rel=1e-3)
@@ -136,11 +113,11 @@ def test_the_moving_average_is_adam_on_a_free_vector():
 @pytest.mark.parametrize("loss", ["mmd", "averaged", "moving-average"])
 @pytest.mark.parametrize("weighed", [False, True])
 def test_training_brings_the_embedding_nearer(loss, weighed):
-    part = part_of(ScatteringEncoder((1, 8, 8)), 3)
+    part = target_of()
     if weighed:
         rows = public_rows(part.phi, clouds((1, 8, 8), 50), 50)
         part = replace(part, metric=weighed_axes(rows, 30, 0.5, 0.0))
-    matching = matching_of([part], loss=loss, average_rate=0.05)
+    matching = distance_of(part, loss=loss, average_rate=0.05)
 
     def distance() -> float:
         return float(
@@ -153,7 +130,14 @@ def test_training_brings_the_embedding_nearer(loss, weighed):
         )
 
     before = distance()
-    train(matching, matching.step_loss, Training(steps=60, learning_rate=0.02))
+    minimise(
+        matching,
+        matching.loss,
+        Workspace(RunStore(), Progress()),
+        steps=60,
+        seed=0,
+        rate=lambda step: 0.02 * 0.9 ** (step * 5 // 60),
+    )
     assert distance() < 0.7 * before
 
 
@@ -161,15 +145,12 @@ def test_training_brings_the_embedding_nearer(loss, weighed):
 
 
 def test_every_release_is_charged_and_all_together_keep_the_budget():
-    method = Mepf(**TINY, stop=True, shared="order0", shared_budget=0.25)
+    method = Mepf(**TINY, stop=True)
     fitted = method.fit(images(), Budget(epsilon=2, delta=1e-4, neighbours=Neighbours.REPLACE_ONE))
-    embedding, shared, stopping = fitted.statement_.charges
-    m = fitted.noise_multiplier_
-    assert embedding.noise_multiplier == pytest.approx(m / math.sqrt(0.75))
-    assert shared.noise_multiplier == pytest.approx(2 * m)
-    assert stopping.noise_multiplier == pytest.approx(10 * m)
-    assert embedding.replace_ratio == pytest.approx(math.sqrt(2))
-    assert (embedding.dimension, shared.dimension) == (3 * (2 * (64 + 256) + 1), 2 * 4 + 1)
+    embedding, stopping = fitted.statement_.charges
+    assert stopping.noise_multiplier == pytest.approx(10 * embedding.noise_multiplier)
+    assert embedding.replace_ratio == stopping.replace_ratio == pytest.approx(math.sqrt(2))
+    assert embedding.dimension == stopping.dimension == 3 * (2 * (4 + 64 + 256) + 1)
     spent = epsilon_of(fitted.statement_.charges, 1e-4, Neighbours.REPLACE_ONE)
     assert 1.99 < spent <= 2.0
 
@@ -177,20 +158,19 @@ def test_every_release_is_charged_and_all_together_keep_the_budget():
 def test_the_smaller_sensitivity_buys_less_noise():
     replace = Budget(epsilon=1, delta=1e-5, neighbours=Neighbours.REPLACE_ONE)
     multiplier = {
-        projection: Mepf(**TINY, projection=projection).fit(images(), replace).noise_multiplier_
-        for projection in (None, 40)
+        centre: Mepf(**TINY, centre=centre).promise(images().schema, replace)[0]
+        for centre in (False, True)  # centred features have signs
     }
-    assert multiplier[40] / multiplier[None] == pytest.approx(math.sqrt(2), rel=1e-6)
+    assert multiplier[True] / multiplier[False] == pytest.approx(math.sqrt(2), rel=1e-6)
 
 
 @pytest.mark.parametrize(
     "settings",
     [
-        {"moments": 1, "balance": True, "anchor": True},
+        {"moments": 1, "balance": True},
         {"loss": "moving-average"},
         {"centre": True, "stop": True},
-        {"centre": True, "radius": 0.5, "projection": 12, "basis": "public", "shared": "order2"},
-        {"projection": 12},
+        {"centre": True, "radius": 0.5},
         {"network": "resnet", "device": "auto"},
     ],
 )
@@ -227,24 +207,24 @@ def test_without_noise_to_speak_of_classes_come_out_as_they_are():
 
 
 def test_early_stopping_leaves_the_generator_nearest_to_the_second_release():
-    encoder = ScatteringEncoder((1, 8, 8))
-    part = part_of(encoder, 3)
-    matching = matching_of([part], judged=part_of(encoder, 3, seed=9), steps=20)
+    matching = distance_of(target_of(), target_of(seed=9), steps=20)
     scores = []
-    judge = matching._judgement
+    honest = matching._score
 
-    def noted(*arguments):
-        scores.append(judge(*arguments))
-        return scores[-1]
+    def noted(target, *arguments):
+        score = honest(target, *arguments)
+        if target is matching.stopping:
+            scores.append(score)
+        return score
 
-    matching._judgement = noted
+    matching._score = noted
     seen = {}
     for step in range(20):
         with torch.no_grad():
             matching.generator.pixels.fill_(0.9 if step < 15 else 0.1 * (step - 15)).add_(
                 0.05 * torch.rand(6, 1, 8, 8)
             )
-        matching.step_loss(step, torch.Generator())
+        matching.loss(step, torch.Generator())
         if len(scores) > len(seen):
             seen[len(scores) - 1] = matching.generator.pixels.detach().clone()
     matching.finish()
@@ -269,9 +249,9 @@ class Interrupted(Exception):
 
 @pytest.mark.parametrize("settings", [{"loss": "moving-average"}, {"stop": True}])
 def test_an_interrupted_fit_goes_on_to_the_same_generator(settings, tmp_path, monkeypatch):
-    monkeypatch.setattr(mepf, "Training", partial(Training, checkpoint_seconds=0.0))
+    monkeypatch.setattr(training, "CHECKPOINT_SECONDS", 0.0)
     method = partial(Mepf, **{**TINY, "steps": 20}, **settings)
-    honest = PerceptualMatching.step_loss
+    honest = PerceptualDistance.loss
     stop_at = 13
 
     def failing(self, step, generator):
@@ -279,10 +259,10 @@ def test_an_interrupted_fit_goes_on_to_the_same_generator(settings, tmp_path, mo
             raise Interrupted
         return honest(self, step, generator)
 
-    monkeypatch.setattr(PerceptualMatching, "step_loss", failing)
+    monkeypatch.setattr(PerceptualDistance, "loss", failing)
     with pytest.raises(Interrupted):
         method().fit(images(), BUDGET, out=tmp_path / "run")
-    monkeypatch.setattr(PerceptualMatching, "step_loss", honest)
+    monkeypatch.setattr(PerceptualDistance, "loss", honest)
     resumed = method().fit(images(), BUDGET, out=tmp_path / "run", resume=True)
     whole = method().refit(tmp_path / "run")  # from the same release, without a break
     assert np.array_equal(resumed.sample(20).images, whole.sample(20).images)
@@ -299,8 +279,8 @@ def test_one_release_serves_many_generators(tmp_path):
 
 def test_the_run_holds_no_weights_of_the_encoder(tmp_path):
     fitted = Mepf(**TINY).fit(images(), BUDGET)
-    known = ("network.", "shares", "loss", "rule.weights", "rule.offsets")
-    assert all(name.startswith(known) for name in fitted._state())
+    found = learnt(fitted, but=("statement_", "schema_", "log_", "noise_multiplier_"))
+    assert set(found) == {"generator_", "shares_", "loss_", "rule_"}
 
 
 # -- refusals ----------------------------------------------------------------------------------------------------------
@@ -319,34 +299,14 @@ def unread() -> Dataset:
 @pytest.mark.parametrize(
     "settings",
     [
-        {"moments": 3},
-        {"steps": 0},
-        {"batch": True},
-        {"pool": 0},
-        {"projection": 10**7},
-        {"learning_rate": 0.0},
-        {"second_weight": -1.0},
-        {"grain": 2.0},
-        {"loss": "l1"},
-        {"network": "dense"},
-        {"basis": "pca"},
-        {"device": "tpu"},
-        {"shared": "order9"},
-        {"shared": "order0,order1,order2"},
-        {"shared": "order0", "taps": "order0"},
-        {"shared": "order0", "shared_budget": 1.0},
         {"radius": 1.0},
+        {"taps": "order0"},
         {"stop_encoder": "vgg16"},
         {"encoder": "nonet"},
         {"encoder": "private", "size": 32},
         {"stop": True, "stop_encoder": "private"},
-        {"memory": 1.0},
-        {"weigh": 1.5},
-        {"directions": 0},
-        {"encoder_budget": 1.0},
         {"encoder": "vgg16", "taps": "relu9_9", "size": 32},
         {"centre": True},
-        {"projection": 5, "basis": "public"},
     ],
 )
 def test_senseless_settings_are_refused_before_a_row_is_read(settings):
@@ -401,7 +361,7 @@ def test_directions_that_are_only_noise_are_not_stretched():
 
 
 def test_the_noise_in_the_metric_is_what_noise_has_there():
-    part = part_of(ScatteringEncoder((1, 8, 8)), 3)
+    part = target_of()
     metric = torch.randn(7, part.phi.dim, generator=torch.Generator().manual_seed(2))
     part = replace(part, metric=metric)
     noise = 1e-3 * torch.randn(2000, part.phi.dim, generator=torch.Generator().manual_seed(3))
@@ -409,19 +369,19 @@ def test_the_noise_in_the_metric_is_what_noise_has_there():
 
 
 def test_the_running_mean_keeps_its_share():
-    part = part_of(ScatteringEncoder((1, 8, 8)), 3)
-    matching = matching_of([part], loss="averaged", memory=0.7)
+    part = target_of()
+    matching = distance_of(part, loss="averaged")
     means = []
     for step in range(4):
         with torch.no_grad():
             matching.generator.pixels.mul_(0.9)
         rows = part.phi.of(matching.generator.pixels.detach()).view(3, 2, -1).mean(1)
         means.append(part.embedding.shares[:, None] * rows)
-        loss = matching.step_loss(step, torch.Generator())
+        loss = matching.loss(step, torch.Generator())
     running = (means[0] + means[1]) / 2
     running = running * (2 / 3) + means[2] / 3
     running = 0.7 * running + 0.3 * means[3]
-    assert torch.allclose(matching.running0, running, atol=1e-6)
+    assert torch.allclose(matching.running, running, atol=1e-6)
     weights = part.embedding.emphasis[:, None]
     wanted = 2 * (weights * (running - part.embedding.mean) * means[3]).sum()
     assert float(loss.detach()) == pytest.approx(float(wanted), rel=1e-4)
@@ -460,6 +420,9 @@ def test_training_a_private_encoder_is_charged_first_and_within_the_budget():
     training, embedding = fitted.statement_.charges
     assert (training.label, training.steps, training.rate) == ("private encoder", 5, 0.3)
     assert embedding.noise_multiplier == pytest.approx(fitted.noise_multiplier_ / math.sqrt(0.7))
+    assert training.noise_multiplier == pytest.approx(
+        fitted.noise_multiplier_ * 0.3 * math.sqrt(5 / 0.3)
+    )
     assert fitted.statement_.epsilon <= BUDGET.epsilon
     assert len(fitted.sample(9)) == 9
 
@@ -470,22 +433,12 @@ def test_a_private_encoder_is_row_wise_and_learns(tmp_path):
     pixels = generator.integers(0, 60, size=(300, 1, 8, 8), dtype=np.uint8)
     pixels[np.arange(300), 0, 2 * labels, :] = 250  # a bright line whose place is the class
     data = Dataset.from_arrays(pixels, labels, classes=3)
-    seen = []
-    honest = private_encoder.train_extractor
-
-    def watched(*args, **kwargs):
-        seen.append(honest(*args, **kwargs))
-        return seen[0]
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(mepf, "train_extractor", watched)
-        Mepf(**PRIVATE | {"encoder_steps": 60}).fit(data, Budget(epsilon=1e4, delta=1e-5))
+    fitted = Mepf(**PRIVATE | {"encoder_steps": 60}).fit(data, Budget(epsilon=1e4, delta=1e-5))
+    network = fitted.extractor_
     with torch.no_grad():
-        right = seen[0](torch.from_numpy(pixels) / 255).argmax(1).numpy() == labels
+        right = network(torch.from_numpy(pixels) / 255).argmax(1).numpy() == labels
     assert right.mean() > 0.8
-    encoder = private_encoder.extractor_encoder(
-        seen[0], (1, 8, 8), taps=None, pool=None, anchor=False
-    )
+    encoder = NetworkEncoder(network, private_encoder.LAYERS, (1, 8, 8))
     batch = torch.from_numpy(pixels[:5]) / 255
     together, alone = encoder(batch), encoder(batch[:1])
     for a, b in zip(together, alone, strict=True):
@@ -493,15 +446,15 @@ def test_a_private_encoder_is_row_wise_and_learns(tmp_path):
 
 
 def test_an_interrupted_private_encoder_goes_on_without_paying_twice(tmp_path, monkeypatch):
-    honest = mepf.MeanEmbedding.release
+    honest = mepf.embedded
 
     def interrupted(*args, **kwargs):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(mepf.MeanEmbedding, "release", interrupted)
+    monkeypatch.setattr(mepf, "embedded", interrupted)
     with pytest.raises(KeyboardInterrupt):
         Mepf(**PRIVATE).fit(images(), BUDGET, out=tmp_path / "run")
-    monkeypatch.setattr(mepf.MeanEmbedding, "release", honest)
+    monkeypatch.setattr(mepf, "embedded", honest)
     fitted = Mepf(**PRIVATE).fit(images(), BUDGET, out=tmp_path / "run", resume=True)
     assert fitted.statement_.epsilon <= BUDGET.epsilon
     again = Synthesizer.load(tmp_path / "run")

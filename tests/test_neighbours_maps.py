@@ -54,11 +54,9 @@ from sfumato.public.fourier import FourierFeatures
 from sfumato.public.hermite import Hermite, ProductKernel, SumKernel
 from sfumato.public.linear import DctCodec
 from sfumato.public.perceptual import (
-    AnchoredEncoder,
     NetworkEncoder,
     PerceptualFeatures,
     ScatteringEncoder,
-    random_basis,
 )
 from sfumato.public.products import row_product
 from sfumato.public.remembered import RememberedRows
@@ -201,22 +199,14 @@ MAPS: dict[str, tuple[Schema, Callable[[], RecordMap]]] = {
         IMAGES,
         lambda: counted(PerceptualFeatures(convolutions(), second_weight=0.5), IMAGES),
     ),
-    "perceptual, projected": (
+    "perceptual, balanced": (
         IMAGES,
-        lambda: PerceptualFeatures(
-            convolutions(), moments=1, balance=True, basis=random_basis(474, 5, 0)
-        ),
+        lambda: PerceptualFeatures(convolutions(), moments=1, balance=True),
     ),
     "perceptual, centred": (
         SMALL,
         lambda: PerceptualFeatures(
             ScatteringEncoder(SMALL.shape), moments=1, centre=torch.full((81,), 0.05), radius=0.3
-        ),
-    ),
-    "perceptual, anchored": (
-        SMALL,
-        lambda: PerceptualFeatures(
-            AnchoredEncoder(ScatteringEncoder(SMALL.shape), SMALL.shape), balance=True
         ),
     ),
     "codec": (IMAGES, lambda: EncodedFeatures(DctCodec(IMAGES.shape, 7))),
@@ -259,7 +249,7 @@ MAPS: dict[str, tuple[Schema, Callable[[], RecordMap]]] = {
     "linear maps, table": (TABLE, lambda: linear_maps(TABLE, maps=3, clip=1.0)),
     "refinement": (SMALL, refinement),
 }
-_OUTLINES = {"_Outline", "FeatureFacts"}  # of a plan: they read no rows
+_OUTLINES = {"_Outline"}  # of a plan: they read no rows
 
 
 @cache
@@ -388,8 +378,7 @@ def test_every_chunk_that_records_go_through_has_neighbours_on_both_sides():
         "features/perceptual.py": {"_PUBLIC_ROWS"},  # public records
         "methods/refinement.py": {"_PIECE"},  # draws
         "methods/mixture.py": {"_CHUNK"},
-        "methods/matching.py": {"_AT_ONCE"},  # generated records
-        "methods/perceptual_matching.py": {"_AT_ONCE"},
+        "methods/mepf_matching.py": {"_AT_ONCE"},  # generated records
         "methods/mepf.py": {"_RULE_AT_ONCE"},
         "privacy/noise.py": {"_CHUNK"},  # numbers of noise
         "privacy/losses.py": {"_CHUNK"},  # points of a grid of privacy losses

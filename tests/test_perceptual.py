@@ -1,4 +1,4 @@
-"""Perceptual features: lengths, bounds and rows hold whatever the network; public centre, basis and weights."""
+"""Perceptual features: lengths, bounds and rows hold whatever the network; public centre and weights."""
 
 from __future__ import annotations
 
@@ -14,15 +14,12 @@ from sfumato.errors import BadInput
 from sfumato.privacy import BoundedSum, enforced_bound
 from sfumato.public.network import Network
 from sfumato.public.perceptual import (
-    AnchoredEncoder,
     NetworkEncoder,
     PerceptualFeatures,
     ScatteringEncoder,
     make_encoder,
-    public_basis,
     public_centre,
     public_rows,
-    random_basis,
 )
 from sfumato.public.pretrained import SmallResNet, save_extractor
 from sfumato.public.weights import list_networks
@@ -65,7 +62,7 @@ def test_features_are_the_paper_formula():
     phi = PerceptualFeatures(encoder(), second_weight=0.5)
     assert phi.dim == 2 * (4 * 64 + 6 * 16)
     assert torch.allclose(phi(batch), wanted, atol=1e-6)
-    only = PerceptualFeatures(encoder(), moments=1, taps=("4",))
+    only = PerceptualFeatures(encoder(("4",)), moments=1)
     last = network(batch.values).flatten(1)
     assert torch.allclose(only(batch), last / last.norm(dim=1, keepdim=True), atol=1e-6)
 
@@ -154,7 +151,6 @@ def test_only_features_without_negative_entries_get_the_smaller_sensitivity():
     rows = public_rows(phi, Dataset.from_arrays(batch_of(20).values.numpy()), 20)
     centre, radius = public_centre(rows)
     assert PerceptualFeatures(encoder(), centre=centre, radius=radius).replace_ratio == 2
-    assert PerceptualFeatures(encoder(), basis=random_basis(phi.dim, 5, 0)).replace_ratio == 2
     gaps = (rows[:, None] - rows[None]).norm(dim=2)
     assert float(gaps.max()) <= math.sqrt(2) * phi.bound
 
@@ -200,12 +196,9 @@ def test_senseless_encoders_are_refused(settings):
     [
         {"moments": 3},
         {"second_weight": 0.0},
-        {"taps": ("7",)},
-        {"taps": ()},
         {"centre": torch.zeros(704)},
         {"centre": torch.zeros(3), "radius": 1.0},
         {"centre": torch.zeros(704), "radius": 0.0},
-        {"basis": torch.zeros(2, 3)},
     ],
 )
 def test_senseless_features_are_refused(settings):
@@ -213,37 +206,7 @@ def test_senseless_features_are_refused(settings):
         PerceptualFeatures(encoder(), **settings)
 
 
-def test_an_anchor_tells_pale_from_bright_at_the_same_length():
-    network = nn.Sequential(nn.Conv2d(1, 3, 3, bias=False), nn.ReLU()).eval()
-    plain = NetworkEncoder(network, ("pixels", "1"), SHAPE)
-    anchored = AnchoredEncoder(plain, SHAPE)
-    assert anchored.widths == (65, 3 * 36 + 1)
-    assert anchored.non_negative
-    bright = batch_of()
-    pale = Batch(bright.values / 4, None)
-    for encoder_, differ in ((plain, False), (anchored, True)):
-        phi = PerceptualFeatures(encoder_, balance=True)
-        first, second = phi(bright), phi(pale)
-        assert torch.allclose(first.norm(dim=1), torch.tensor(math.sqrt(2)), atol=1e-5)
-        assert ((first - second).norm(dim=1) > 0.1).all() == differ
-    assert torch.equal(plain(bright.values)[0], bright.values.flatten(1))
-
-
-def test_an_anchor_leaves_the_squares_something_to_tell_images_by():
-    network = nn.Sequential(nn.Conv2d(1, 3, 3, bias=False), nn.ReLU()).eval()
-    anchored = AnchoredEncoder(NetworkEncoder(network, ("pixels",), SHAPE), SHAPE)
-    phi = PerceptualFeatures(anchored, moments=2, balance=True)
-    rows = phi(batch_of(100))
-    first, second = rows.split(anchored.widths[0], dim=1)
-    # The constant beside the squares has about their own length, as beside the features themselves.
-    for part in (first, second):
-        assert ((part[:, -1] > 0.2) & (part[:, -1] < 0.95)).all()
-    # In units of c alone: the squares of [e, c] would have had c² beside them.
-    raw = anchored(batch_of(100).values)[0]
-    assert (raw[:, -1].square() / raw[:, :-1].square().norm(dim=1)).min() > 2
-
-
-# -- public centre and basis -----------------------------------------------------------------------------------------
+# -- public centre ---------------------------------------------------------------------------------------------------
 
 
 def test_centred_features_are_clipped_to_the_public_radius():
@@ -258,30 +221,6 @@ def test_centred_features_are_clipped_to_the_public_radius():
     inside = lengths < 1 - 1e-5
     assert 0.4 < float(inside.float().mean()) < 0.6
     assert torch.allclose(found[inside], ((rows - centre) / radius)[inside], atol=1e-5)
-
-
-def test_a_public_basis_finds_the_directions_of_the_public_data():
-    generator = torch.Generator().manual_seed(3)
-    axes = torch.linalg.qr(torch.randn(50, 4, generator=generator)).Q.T
-    rows = torch.randn(30, 4, generator=generator) @ axes
-    basis = public_basis(rows, 4)
-    assert torch.allclose(basis @ basis.T, torch.eye(4), atol=1e-5)
-    assert torch.allclose(rows @ basis.T @ basis, rows, atol=1e-4)
-    with pytest.raises(BadInput, match="public records"):
-        public_basis(rows, 31)
-
-
-def test_a_random_basis_keeps_lengths_on_average_and_the_bound_always():
-    basis = random_basis(704, 100, seed=1)
-    assert torch.allclose(basis @ basis.T, 7.04 * torch.eye(100), atol=1e-3)
-    vectors = torch.randn(400, 704, generator=torch.Generator().manual_seed(0))
-    ratio = (vectors @ basis.T).square().sum(1) / vectors.square().sum(1)
-    assert float(ratio.mean()) == pytest.approx(1.0, abs=0.03)
-    phi = PerceptualFeatures(encoder(), basis=basis)
-    assert phi.dim == 100
-    assert (phi(batch_of(50)).norm(dim=1) <= phi.bound * (1 + 1e-6)).all()
-    with pytest.raises(BadInput, match="does not fit"):
-        random_basis(3, 4, 0)
 
 
 # -- encoders by name ------------------------------------------------------------------------------------------------
@@ -311,10 +250,6 @@ def test_an_encoder_without_weights_has_the_widths_of_the_real_one():
     assert (outline.widths, outline.taps) == (real.widths, real.taps)
     assert outline.non_negative
     assert real.non_negative
-    outline = make_encoder(
-        "alexnet", SHAPE, layers=("relu1",), weights=False, anchor=True, **settings
-    )
-    assert outline.widths == (real.widths[0] + 1,)
 
 
 @pytest.mark.parametrize("name", ["vgg16", "vgg19", "resnet18", "resnet18-cifar10", "alexnet"])

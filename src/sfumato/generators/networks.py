@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import torch
@@ -73,6 +73,12 @@ class ConvGenerator(nn.Module):
         if self.texture is not None:
             x = x + self.texture(labels, generator)
         return torch.sigmoid(x)[:, :, : self.shape[1], : self.shape[2]]
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], *more: Any, **how: Any) -> Any:
+        """As always; weights of a network that was trained when pictures were not moved yet leave them unmoved."""
+        if "warp.spread" not in state_dict:
+            self.warp = None
+        return super().load_state_dict(state_dict, *more, **how)
 
     def _begin(self, noise: Tensor, labels: Tensor) -> Tensor:
         """What the dense layers get."""

@@ -132,6 +132,8 @@ class PrivateMethod(ABC):
     HELP: ClassVar[Mapping[str, str]]  # a line for every setting
     # The settings that shape what is released; all others may change in `refit`. None: the method reads data while it trains.
     RELEASED_BY: ClassVar[tuple[str, ...] | None] = None
+    # Settings of earlier versions, and which value is built in now; `...` for one that came after the releases.
+    FORMER: ClassVar[Mapping[str, Any]] = {}
 
     seed: int
     statement_: PrivacyStatement
@@ -278,7 +280,8 @@ class PrivateMethod(ABC):
         defaults = {p.name: p.default for p in self.parameters()}
         ours, theirs = self.get_params(), {**defaults, **config["settings"]}
         for name in set(theirs) - set(defaults):
-            if theirs[name] is not None:
+            former = self.FORMER.get(name)
+            if former is not ... and theirs[name] not in (None, former):
                 raise BadInput(
                     f"The release in {saved.path} was made with {name}={theirs[name]}, a setting that this version no longer "
                     "has; train again with the version that made it."

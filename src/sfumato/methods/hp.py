@@ -2,7 +2,7 @@
 
     1.  φ(x) ∈ ℝ^(C+1)                 Hermite features of one number, a short ordered series of the Gaussian kernel   (public)
     2.  μ̃ˢ = 1/n (Σ [φ(x₁), …, φ(x_D)]/√D ⊗ y + noise)      sum kernel: every number's distribution            (one release)
-    3.  μ̃ᵖ_r = 1/n (Σ φ(x_i) ⊗ φ(x_j) ⊗ y + noise)          product kernel: few random coordinates, R rounds   (R releases)
+    3.  μ̃ᵖ_r = 1/n (Σ φ(x_i) ⊗ φ(x_j) ⊗ y + noise)          product kernel: two random coordinates, R rounds   (R releases)
     4.  min over θ   ‖μ̃ᵖ_r − E …‖² + γ ‖μ̃ˢ − E …‖²                                                               (free)
 
 In tables a category's feature is its one-hot vector, in both kernels.
@@ -21,26 +21,25 @@ import torch
 from torch import Tensor, nn
 
 from sfumato.data import Schema
-from sfumato.errors import BadInput
-from sfumato.generators.embedding import CountedByClass, MeanEmbedding
+from sfumato.generators.embedding import MeanEmbedding
 from sfumato.methods.base import Workspace
-from sfumato.methods.matching import Matched, by_class
-from sfumato.methods.registry import register
-from sfumato.privacy import Plan, PrivateData, charge_of
+from sfumato.methods.matched import Matched, by_class, embedded, embedding_query
+from sfumato.methods.registry import MethodInfo
+from sfumato.methods.settings import setting
+from sfumato.privacy import Budget, Gate, Query
 from sfumato.public.hermite import Hermite, OnGrid, ProductKernel, SumKernel
 from sfumato.public.tabular import Block, TableEncoding
 
 _SUM = "sum kernel"
-_WIDEST = 2**18
+_DIMS = 2  # coordinates that go into one product kernel
+# What a record adds to its class's count, against at most 1 for its features: in tables rare classes must be counted well.
+_COUNT = {"images": 0.1, "table": 0.3}
+_BATCH = {"images": 200, "table": 500}
+_LENGTH_SCALE = {"images": 0.15, "table": 0.005}
+# Numbers x in [0, 1] are placed at stretch · (x − ½); None: at x itself.
+_STRETCH = {"images": None, "table": 6.0}
 
 
-@register(
-    "hp",
-    title="DP-HP",
-    paper="Vinaroz et al. 2022, “Hermite Polynomial Features for Private Data Generation”",
-    kinds=("images", "table"),
-    summary="Noisy mean embeddings in Hermite polynomial features: every coordinate, and a few at a time together.",
-)
 class Hp(Matched):
     """DP-HP for images and tables, labelled or not.
 
@@ -55,186 +54,128 @@ class Hp(Matched):
     low order resolves them, and no length scale is computed from private records.
     """
 
-    HELP = {
-        "order": "Order of the Hermite features in the sum kernel.",
-        "product_order": "Order of the Hermite features in the product kernel.",
-        "product_dims": "Coordinates that go into one product kernel.",
-        "rounds": "How many times the coordinates of the product kernel are drawn; each is a release. 0 for none.",
-        "product_share": "Part of the squared noise budget that goes to the product kernels, between 0 and 1.",
-        "gamma": "Weight of the sum kernel's loss against the product kernel's.",
-        "length_scale": "Squared length scale of the kernel on numbers in [0, 1], a public constant; auto: 0.15 for images, "
-        "0.005 for tables.",
-        "stretch": "Numbers x in [0, 1] are placed at stretch · (x − ½) for the Hermite features; auto: at x itself for images, "
-        "6 for tables.",
-        "squash": "Columns whose public range reaches beyond this are compressed by asinh before scaling; none: no column is.",
-        "latent": "Normal numbers that go into the generator; auto: 5 for images, 10 for tables.",
-        "hidden": "Width of the generator's dense layers; auto: 500 for images, 200 for tables.",
-        "layers": "Dense hidden layers of a dense generator; the convolutional one has one.",
-        "network": "The generator: auto (classed for images, dense for tables), conv, classed (own layers per class), dense.",
-        "steps": "Training steps of the generator.",
-        "batch": "Generated records per training step, spread evenly over the classes; auto: 200 for images, 500 for tables.",
-        "learning_rate": "Adam's learning rate, at the start.",
-        "decays": "How many equal parts the training has; the learning rate is multiplied by 0.9 after each.",
-        "grain": "Standard deviation of the grain added to sampled pixels in [0, 1], a public constant; 0 for none.",
-        "restarts": "Generators trained from the same releases; the one with the least matching loss is kept.",
-        "training_seed": "Public seed of the generator's start and training; auto: the same as seed.",
-        "seed": "Public seed of the rounds' coordinates and the generator; privacy noise never has a seed.",
-    }
-    RELEASED_BY = (
-        "order",
-        "product_order",
-        "product_dims",
-        "rounds",
-        "product_share",
-        "length_scale",
-        "stretch",
-        "squash",
-        "seed",
+    info = MethodInfo(
+        name="hp",
+        title="DP-HP",
+        paper="Vinaroz et al. 2022, “Hermite Polynomial Features for Private Data Generation”",
+        kinds=("images", "table"),
+        summary="Noisy mean embeddings in Hermite polynomial features: every coordinate, and a few at a time together.",
+    )
+    AUTO = "classed"
+    HIDDEN = {"images": 500, "table": 200}
+    FORMER = {"product_dims": _DIMS}
+
+    order: int = setting("Order of the Hermite features in the sum kernel.", default=100, low=1)
+    product_order: int = setting(
+        "Order of the Hermite features in the product kernel.", default=20, low=1, high=511
+    )
+    rounds: int = setting(
+        "How many times the coordinates of the product kernel are drawn; each is a release. 0 for none.",
+        default=10,
+        low=0,
+    )
+    product_share: float = setting(
+        "Part of the squared noise budget that goes to the product kernels, between 0 and 1.",
+        default=0.2,
+        above=0,
+        below=1,
+    )
+    gamma: float = setting(
+        "Weight of the sum kernel's loss against the product kernel's.",
+        default=10.0,
+        above=0,
+        free=True,
+    )
+    length_scale: float | None = setting(
+        "Squared length scale of the kernel on numbers in [0, 1], a public constant; auto: 0.15 for images, 0.005 for tables.",
+        default=None,
+        above=0,
+    )
+    hidden: int | None = setting(
+        "Width of the generator's dense layers; auto: 500 for images, 200 for tables.",
+        default=None,
+        low=1,
+        free=True,
+    )
+    network: str = setting(
+        "The generator: auto (classed for images, dense for tables), conv, classed (own layers per class), dense.",
+        default="auto",
+        choices=("auto", "conv", "classed", "dense"),
+        free=True,
+    )
+    batch: int | None = setting(
+        "Generated records per training step, as many of each class; auto: 200 for images, 500 for tables.",
+        default=None,
+        low=1,
+        free=True,
     )
 
-    def __init__(
-        self,
-        *,
-        order: int = 100,
-        product_order: int = 20,
-        product_dims: int = 2,
-        rounds: int = 10,
-        product_share: float = 0.2,
-        gamma: float = 10.0,
-        length_scale: float | None = None,
-        stretch: float | None = None,
-        squash: float | None = 100.0,
-        latent: int | None = None,
-        hidden: int | None = None,
-        layers: int = 2,
-        network: str = "auto",
-        steps: int = 3_000,
-        batch: int | None = None,
-        learning_rate: float = 0.01,
-        decays: int = 5,
-        grain: float = 0.05,
-        restarts: int = 1,
-        training_seed: int | None = None,
-        seed: int = 0,
-    ) -> None:
-        self.order = order
-        self.product_order = product_order
-        self.product_dims = product_dims
-        self.rounds = rounds
-        self.product_share = product_share
-        self.gamma = gamma
-        self.length_scale = length_scale
-        self.stretch = stretch
-        self.squash = squash
-        self.latent = latent
-        self.hidden = hidden
-        self.layers = layers
-        self.network = network
-        self.steps = steps
-        self.batch = batch
-        self.learning_rate = learning_rate
-        self.decays = decays
-        self.grain = grain
-        self.restarts = restarts
-        self.training_seed = training_seed
-        self.seed = seed
+    def queries(self, schema: Schema, budget: Budget) -> list[Query]:
+        kernel, products = self._kernels(schema)
+        share = self.product_share / max(1, len(products))
+        # With no products the shares do not matter: there is one query.
+        return [
+            embedding_query(
+                _SUM,
+                schema,
+                kernel.dim,
+                kernel.bound,
+                _COUNT[schema.kind],
+                share=1 - self.product_share,
+            ),
+            *(
+                Query(
+                    label=_round(r),
+                    shape=(phi.left, phi.right),
+                    bound=phi.bound,
+                    segments=phi.segments,
+                    share=share,
+                )
+                for r, phi in enumerate(products)
+            ),
+        ]
 
-    def _auto(self, schema: Schema) -> str:
-        return "classed" if schema.kind == "images" else "dense"
-
-    def plan(self, schema: Schema, noise_multiplier: float) -> Plan:
-        self._check(schema)
-        counted, products = self._maps(schema)
-        first, other = self._multipliers(noise_multiplier, len(products))
-        return (
-            charge_of(counted, first, label=_SUM),
-            *(charge_of(phi, other, label=_round(r)) for r, phi in enumerate(products)),
-        )
-
-    def _fit(self, data: PrivateData, noise_multiplier: float, workspace: Workspace) -> None:
-        counted, products = self._maps(data.schema)
-        first, other = self._multipliers(noise_multiplier, len(products))
-        whole = MeanEmbedding.release(data, counted, first, label=_SUM)
-        workspace.log({"event": "release", "label": _SUM})
-        rounds = []
+    def _fit(self, data: Gate, run: Workspace) -> None:
+        self._kernel, products = self._kernels(data.schema)
+        self._embedding = embedded(data, _SUM, self._kernel, _COUNT[data.schema.kind])
+        run.log({"event": "release", "label": _SUM})
+        self._products = []
         for r, phi in enumerate(products):
-            rounds.append(whole.beside(data.noisy_sum(phi, other, label=_round(r))))
-            workspace.log({"event": "release", "label": _round(r)})
-        batch = self.batch or (200 if data.schema.kind == "images" else 500)
-        phi_sum = counted.phi
-        assert isinstance(phi_sum, SumKernel)
+            self._products.append((phi, self._embedding.beside(data.sum(_round(r), phi))))
+            run.log({"event": "release", "label": _round(r)})
+        self.shares_ = self._embedding.shares
+        self.match(data.schema, run)
 
-        def matching_of(network: nn.Module) -> _Matching:
-            pairs = list(zip(products, rounds, strict=True))
-            return _Matching(network, phi_sum, whole, pairs, self.gamma, batch)
+    def distance(self, network: nn.Module) -> _Distance:
+        batch = self.batch or _BATCH[self.schema_.kind]
+        return _Distance(network, self._kernel, self._embedding, self._products, self.gamma, batch)
 
-        self._match(matching_of, whole.shares, data.schema, workspace)
-
-    def _maps(self, schema: Schema) -> tuple[CountedByClass, list[ProductKernel]]:
-        """The sum kernel with counts, and the rounds' product kernels over coordinates drawn by the public seed."""
-        encoding = self._encoding(schema)
-        images = schema.kind == "images"
-        scale = self.length_scale or (0.15 if images else 0.005)
-        stretch = self.stretch or (None if images else 6.0)
-        sums = SumKernel(encoding, Hermite(self.order, scale, stretch))
-        counted = CountedByClass(sums, schema.n_classes, 0.1 if images else 0.3)
+    def _kernels(self, schema: Schema) -> tuple[SumKernel, list[ProductKernel]]:
+        """The sum kernel, and the rounds' product kernels over coordinates drawn by the public seed."""
+        encoding = self.encoding(schema)
+        scale = self.length_scale or _LENGTH_SCALE[schema.kind]
+        stretch = _STRETCH[schema.kind]
         parts: list[int | Block] = (
             encoding.parts if isinstance(encoding, TableEncoding) else list(range(encoding.numbers))
         )
-        dims = min(self.product_dims, len(parts))
-        rounds = min(self.rounds, math.comb(len(parts), dims)) if dims > 1 else 0
-        features = Hermite(self.product_order, scale, stretch)
+        rounds = min(self.rounds, math.comb(len(parts), _DIMS))
         draw = np.random.RandomState(self.seed)  # its stream is frozen for ever
         chosen: dict[tuple[int, ...], None] = {}
         while len(chosen) < rounds:
-            chosen[tuple(sorted(draw.choice(len(parts), dims, replace=False).tolist()))] = None
+            chosen[tuple(sorted(draw.choice(len(parts), _DIMS, replace=False).tolist()))] = None
+        features = Hermite(self.product_order, scale, stretch)
         products = [
             ProductKernel(encoding, features, [parts[i] for i in each], schema.n_classes)
             for each in chosen
         ]
-        return counted, products
-
-    def _multipliers(self, noise_multiplier: float, rounds: int) -> tuple[float, float]:
-        """The noise multipliers of the sum kernel and of each round; their μ² add up to that of `noise_multiplier`."""
-        if not rounds:
-            return noise_multiplier, noise_multiplier
-        return (
-            noise_multiplier / math.sqrt(1 - self.product_share),
-            noise_multiplier / math.sqrt(self.product_share / rounds),
-        )
-
-    def _latent(self, schema: Schema) -> int:
-        return self.latent or (5 if schema.kind == "images" else 10)
-
-    def _hidden(self, schema: Schema) -> int:
-        return self.hidden or (500 if schema.kind == "images" else 200)
-
-    def _check(self, schema: Schema) -> None:
-        self._check_matched(schema, "order", "product_order", "product_dims")
-        if isinstance(self.rounds, bool) or not isinstance(self.rounds, int) or self.rounds < 0:
-            raise self._bad("rounds", "a whole number of at least 0")
-        if not 0 < self.product_share < 1:
-            raise self._bad(
-                "product_share", "strictly between 0 and 1 (rounds=0 leaves products out)"
-            )
-        if not (self.gamma > 0 and math.isfinite(self.gamma)):
-            raise self._bad("gamma", "positive")
-        for name in ("length_scale", "stretch"):
-            value = getattr(self, name)
-            if value is not None and not (value > 0 and math.isfinite(value)):
-                raise self._bad(name, "positive")
-        if self.rounds and (self.product_order + 1) ** self.product_dims > _WIDEST:
-            raise BadInput(
-                f"hp's product kernel would have ({self.product_order} + 1)^{self.product_dims} numbers; lower product_order "
-                "or product_dims."
-            )
+        return SumKernel(encoding, Hermite(self.order, scale, stretch)), products
 
 
 def _round(r: int) -> str:
     return f"product kernel {r + 1}"
 
 
-class _Matching:
+class _Distance:
     """Step 4's loss: product kernel of one round + γ · sum kernel."""
 
     def __init__(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Protocol
 
 import torch
@@ -45,6 +46,7 @@ class Matched(Method):
     """
 
     AUTO: ClassVar[str] = "conv"  # what network=auto is for images; tables take dense
+    HIDDEN: ClassVar[Mapping[str, int]] = {"images": 200, "table": 200}  # what hidden=auto is
     loss_: ClassVar[float]  # of an object; named here for type checkers
 
     latent: int | None = setting(
@@ -128,7 +130,10 @@ class Matched(Method):
 
     def _network(self, schema: Schema, seed: int, auto: str | None = None) -> nn.Module:
         table = schema.kind == "table"
-        latent, hidden = self.latent or (10 if table else 5), self.hidden or 200
+        latent, hidden = (
+            self.latent or (10 if table else 5),
+            self.hidden or self.HIDDEN[schema.kind],
+        )
         kind = self.network
         if kind == "auto":
             kind = "dense" if table else auto or self.AUTO
@@ -160,24 +165,15 @@ class Matched(Method):
             seed = self._first_seed + restart
             network = self._network(schema, seed)
             distance = self.distance(network)
-            adam = torch.optim.Adam(network.parameters(), lr=self.learning_rate, fused=True)
-            training = run.training(
-                "Training the generator",
-                torch.Generator().manual_seed(seed),
+            minimise(
+                network,
+                distance.loss,
+                run,
+                steps=self.steps,
+                seed=seed,
+                rate=lambda step: self.learning_rate * _DECAY ** (step * self.decays // self.steps),
                 stage="" if self.restarts == 1 else f"restart {restart}",
-                network=network,
-                adam=adam,
             )
-            network.train()
-            for step in training(self.steps):
-                rate = self.learning_rate * _DECAY ** (step * self.decays // self.steps)
-                adam.param_groups[0]["lr"] = rate
-                adam.zero_grad(set_to_none=True)
-                loss = distance.loss(step, training.random)
-                loss.backward()
-                adam.step()
-                training.facts["loss"] = loss.detach()
-            network.eval()
             with torch.no_grad():
                 final = distance.final(torch.Generator().manual_seed(FINAL_SEED), _FINAL_RECORDS)
             run.log({"event": "matched", "training_seed": seed, "loss": final})
@@ -201,6 +197,33 @@ class Matched(Method):
         return {**super()._earlier(state), "loss_": loss}
 
 
+def minimise(
+    network: nn.Module,
+    loss: Callable[[int, torch.Generator], Tensor],
+    run: Workspace,
+    *,
+    steps: int,
+    seed: int,
+    rate: Callable[[int], float],
+    stage: str = "",
+) -> None:
+    """Train the network by Adam on `loss(step, random)`, at the learning rate `rate(step)`; leaves it in evaluation mode."""
+    adam = torch.optim.Adam(network.parameters(), lr=rate(0), fused=True)
+    random = torch.Generator().manual_seed(seed)
+    training = run.training(
+        "Training the generator", random, stage=stage, network=network, adam=adam
+    )
+    network.train()
+    for step in training(steps):
+        adam.param_groups[0]["lr"] = rate(step)
+        adam.zero_grad(set_to_none=True)
+        value = loss(step, random)
+        value.backward()
+        adam.step()
+        training.facts["loss"] = value.detach()
+    network.eval()
+
+
 def embedding_query(
     label: str, schema: Schema, dim: int, bound: float, count_weight: float, **more: Any
 ) -> Query:
@@ -214,10 +237,13 @@ def embedding_query(
     )
 
 
-def embedded(data: Gate, label: str, phi: FeatureMap, count_weight: float) -> MeanEmbedding:
-    """Ask for a mean embedding."""
+def embedded(
+    data: Gate, label: str, phi: FeatureMap, count_weight: float, given: Sequence[Tensor] = ()
+) -> MeanEmbedding:
+    """Ask for a mean embedding; `given` are the released numbers that φ is made with."""
     rows = CountedByClass(phi, data.schema.n_classes, count_weight)
-    return MeanEmbedding.of(data.sum(label, rows), rows, size=data.public_size)
+    release = data.sum(label, rows, given=given)
+    return MeanEmbedding.of(release, rows, size=data.public_size)
 
 
 def by_class(rows: Tensor, classes: int) -> tuple[Tensor, Tensor]:

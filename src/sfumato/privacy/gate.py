@@ -26,8 +26,9 @@ from sfumato.privacy.release import Release
 from sfumato.privacy.wall import PaidSteps, PrivateData, Step
 
 # (n records) → rows (n, d), or factors ((n, a), (n, b)); where there are segments, (these, the segment (n,) of each). A segment
-# outside 0 … segments − 1 drops its record. A `FeatureMap` is such a function too, with a faster way for wide rows.
-Rows = Callable[[Batch], Any]
+# outside 0 … segments − 1 drops its record. A `FeatureMap` is such a function too, with a faster way for wide rows; an
+# `OuterMap` tells its factors.
+Rows = Callable[[Batch], Any] | OuterMap
 
 
 class Gate:
@@ -229,6 +230,7 @@ class _Asked:
 
     def _found(self, batch: Batch) -> tuple[Any, Tensor | None]:
         """What `rows` says of a batch, and the segment of each record."""
+        assert callable(self.rows)
         found = self.rows(batch)
         product = len(self._query.shape) == 2 and not self._query.symmetric
         alone = isinstance(found, Tensor) or (
@@ -267,8 +269,9 @@ class _Products(_Asked, OuterMap):
         self.left, self.right = query.shape
         self.symmetric = query.symmetric
         # A map may divide the bound over its factors otherwise; what is enforced is their product.
-        own = isinstance(rows, OuterMap) and not self.symmetric
-        bounds = (rows.left_bound, rows.right_bound) if own else query.factor_bounds  # type: ignore[attr-defined]
+        bounds = query.factor_bounds
+        if isinstance(rows, OuterMap) and not self.symmetric:
+            bounds = rows.left_bound, rows.right_bound
         if bounds[0] * bounds[1] > query.bound * (1 + 1e-12):
             raise PlanMismatch(
                 f"{query.label!r} was promised products of norm {query.bound:g}, and these are longer."

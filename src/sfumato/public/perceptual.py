@@ -6,8 +6,8 @@
     φ(x)            [φ₁(x), w φ₂(x)]
 
 `Encoder` gives e(x): a public network with taps on its layers, or wavelet scattering, which has learnt from no data at all.
-`PerceptualFeatures` gives φ, and optionally centres it on a public mean and projects it onto a public basis. Everything here is
-public: weights, layers, sizes, mean, radius and basis come from constants or public data, never from private rows.
+`PerceptualFeatures` gives φ, and optionally centres it on a public mean. Everything here is public: weights, layers, sizes, mean
+and radius come from constants or public data, never from private rows.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ from sfumato.errors import BadInput
 from sfumato.privacy import FeatureMap
 from sfumato.progress import Progress
 from sfumato.public.network import Network, activations
-from sfumato.public.products import row_product
 from sfumato.public.scattering import Scattering
 from sfumato.public.weights import get_network, list_networks
 
@@ -36,7 +35,6 @@ PIXELS = "pixels"  # a tap before the first layer: the image itself
 _NON_NEGATIVE = ("relu", "layer", "avgpool", "mixed", "pool")
 _ROWS = 128  # images in the encoder at a time: memory stays small whatever the network
 _PUBLIC_ROWS = 512  # public records at a time
-_ANCHOR_IMAGES = 32
 _RIDGE_NOISE, _RIDGE_VARIANCE = 10.0, 5e-4
 _TINY = 1e-20
 
@@ -50,10 +48,6 @@ class Encoder(nn.Module, ABC):
 
     @abstractmethod
     def forward(self, pixels: Tensor) -> list[Tensor]: ...
-
-    def square(self, tap: Tensor, place: int) -> Tensor:
-        """The squares of the tap at `place`, at any scale: (n, width)."""
-        return tap.square()
 
 
 class ScatteringEncoder(Encoder):
@@ -141,51 +135,6 @@ class NetworkEncoder(Encoder):
         return x.flatten(1)
 
 
-class AnchoredEncoder(Encoder):
-    """Each tap of another encoder with a constant beside it, of the length that the tap has for a typical image.
-
-    Scaling to length 1 forgets how strong a tap was: a pale image and a bright one give the same direction. Beside a constant c
-    the direction of [e, c] still tells ‖e‖ from c, and its length is 1 all the same. Beside the squares stands the length of a
-    typical e², which is far smaller than c²: that would outweigh them and leave nothing to tell images by. The constants are
-    public: they are measured on smooth random images, drawn from a fixed seed.
-    """
-
-    def __init__(self, encoder: Encoder, shape: tuple[int, ...]) -> None:
-        super().__init__()
-        self.encoder = encoder
-        self.taps, self.non_negative = encoder.taps, encoder.non_negative
-        self.widths = tuple(width + 1 for width in encoder.widths)
-        random = torch.Generator().manual_seed(0)
-        coarse = torch.rand(_ANCHOR_IMAGES, shape[0], 4, 4, generator=random)
-        images = functional.interpolate(coarse, size=shape[1:], mode="bilinear")
-        lengths, of_squares = torch.ones(2, len(self.taps))
-        if not any(p.is_meta for p in encoder.parameters()):  # else in outline only
-            with torch.no_grad():
-                taps = encoder(images)
-            lengths = torch.stack([tap.norm(dim=1).mean() for tap in taps])
-            of_squares = torch.stack([tap.square().norm(dim=1).mean() for tap in taps])
-        self.register_buffer("lengths", lengths, persistent=False)
-        self.register_buffer(
-            "squared", of_squares / lengths.square().clamp(min=1e-30), persistent=False
-        )
-
-    def train(self, mode: bool = True) -> AnchoredEncoder:
-        """Stay in evaluation mode."""
-        return super().train(False)
-
-    def forward(self, pixels: Tensor) -> list[Tensor]:
-        lengths: Tensor = self.get_buffer("lengths")
-        return [
-            torch.cat([tap, lengths[place].expand(len(tap), 1)], dim=1)
-            for place, tap in enumerate(self.encoder(pixels))
-        ]
-
-    def square(self, tap: Tensor, place: int) -> Tensor:
-        squares = tap.square()
-        constant = squares[:, -1:] * self.get_buffer("squared")[place]
-        return torch.cat([squares[:, :-1], constant], dim=1)
-
-
 def check_row_wise(network: nn.Module) -> None:
     """Refuse a network in which one record could influence the features of another (DESIGN, trap 5)."""
     for module in network.modules():
@@ -241,7 +190,6 @@ def make_encoder(
     layers: Sequence[str] | None = None,
     size: int | None = None,
     pool: int | None = None,
-    anchor: bool = False,
     weights: bool = True,
     progress: Progress | None = None,
 ) -> Encoder:
@@ -252,8 +200,7 @@ def make_encoder(
     if name == SCATTERING:
         if layers is not None or size is not None or pool is not None:
             raise BadInput("The scattering encoder takes no layers, size or pool; leave them out.")
-        made: Encoder = ScatteringEncoder(shape)
-        return AnchoredEncoder(made, shape) if anchor else made
+        return ScatteringEncoder(shape)
     network = _network(name, weights, progress)
     if layers is None:
         layers = tuple(
@@ -261,8 +208,7 @@ def make_encoder(
         )
         if not layers:
             raise BadInput(f"{name} has no usual choice of layers; name some with layers=.")
-    made = NetworkEncoder(network, layers, shape, size=size, pool=pool)
-    return AnchoredEncoder(made, shape) if anchor else made
+    return NetworkEncoder(network, layers, shape, size=size, pool=pool)
 
 
 def trained_on(name: str) -> tuple[str, ...]:
@@ -282,29 +228,25 @@ def _network(name: str, weights: bool, progress: Progress | None) -> Network:
 
 
 class PerceptualFeatures(FeatureMap):
-    """φ(x) = [φ₁(x), w φ₂(x)], or φ₁ alone, optionally centred and projected.
+    """φ(x) = [φ₁(x), w φ₂(x)], or φ₁ alone, optionally centred.
 
     **Guarantee**, in the order of the steps; row-wise because the encoder is.
     - Scaling. φ₁ and φ₂ are divided by their own norm, so each has norm 1 (0 if the vector is zero) for every image whatever the
       network computes; the joint norm is √(1 + w²). With `balance` each of L taps is scaled to 1/√L by itself: Σ 1/L = 1.
     - Centring. (φ − c)/r is clipped to norm 1, so the bound is 1; c and r are public.
-    - Projection. Orthonormal rows lengthen nothing. A random basis is scaled by √(dim/rows) so that lengths are kept on
-      average, and the result is clipped to the bound again.
-    Without centring and projection the features of a non-negative encoder are never negative, so that replacing a
-    record moves their sum by √2 · bound at most.
+    Without centring the features of a non-negative encoder are never negative, so that replacing a record moves their sum by
+    √2 · bound at most.
     """
 
     def __init__(
         self,
         encoder: Encoder,
         *,
-        taps: Sequence[str] | None = None,
         moments: int = 2,
         second_weight: float = 1.0,
         balance: bool = False,
         centre: Tensor | None = None,
         radius: float | None = None,
-        basis: Tensor | None = None,
     ) -> None:
         if moments not in (1, 2):
             raise BadInput(f"moments must be 1 (φ₁) or 2 (φ₁ and φ₂), not {moments}.")
@@ -317,26 +259,17 @@ class PerceptualFeatures(FeatureMap):
         if radius is not None and not (radius > 0 and math.isfinite(radius)):
             raise BadInput(f"The public radius must be positive, not {radius}.")
         self.encoder = encoder
-        self.taps = tuple(encoder.taps if taps is None else taps)
-        unknown = [tap for tap in self.taps if tap not in encoder.taps]
-        if unknown or not self.taps:
-            raise BadInput(
-                f"The encoder has no tap {', '.join(unknown) or 'chosen'}; it has {', '.join(encoder.taps)}."
-            )
-        self._places = [encoder.taps.index(tap) for tap in self.taps]
         self.moments, self.second_weight, self.balance = moments, second_weight, balance
-        self.centre, self.radius, self.basis = centre, radius, basis
-        self.full = sum(encoder.widths[place] for place in self._places) * moments
-        for name, tensor in (("mean", centre), ("basis", basis)):
-            if tensor is not None and tensor.shape[-1] != self.full:
-                raise BadInput(
-                    f"The public {name} has {tensor.shape[-1]} features, not {self.full}; make it with these settings."
-                )
-        self.dim = self.full if basis is None else len(basis)
+        self.centre, self.radius = centre, radius
+        self.dim = sum(encoder.widths) * moments
+        if centre is not None and len(centre) != self.dim:
+            raise BadInput(
+                f"The public mean has {len(centre)} features, not {self.dim}; make it with these settings."
+            )
         self.bound = (
             1.0 if centre is not None else math.hypot(1.0, second_weight if moments == 2 else 0.0)
         )
-        self.non_negative = encoder.non_negative and centre is None and basis is None
+        self.non_negative = encoder.non_negative and centre is None
 
     @property
     def device(self) -> torch.device:
@@ -347,11 +280,10 @@ class PerceptualFeatures(FeatureMap):
         """Move to a device, in place; sums come back to the processor."""
         self.encoder.to(device)
         self.centre = None if self.centre is None else self.centre.to(device)
-        self.basis = None if self.basis is None else self.basis.to(device)
         return self
 
     def public_parts(self) -> tuple[Tensor, ...]:
-        return tuple(t for t in (self.centre, self.basis) if t is not None)
+        return () if self.centre is None else (self.centre,)
 
     def __call__(self, batch: Batch) -> Tensor:
         device = self.device
@@ -365,15 +297,9 @@ class PerceptualFeatures(FeatureMap):
 
     def of(self, pixels: Tensor) -> Tensor:
         """(n, channels, height, width) in [0, 1] → (n, dim); gradients flow to the pixels."""
-        return self.of_taps(self.encoder(pixels))
-
-    def of_taps(self, raw: Sequence[Tensor]) -> Tensor:
-        """The same from what the encoder gave, so that several maps can share one pass."""
-        features = self._scaled([raw[place] for place in self._places])
+        features = self._scaled(self.encoder(pixels))
         if self.centre is not None and self.radius is not None:
             features = _clipped((features - self.centre) / self.radius, self.bound)
-        if self.basis is not None:
-            features = _clipped(row_product(features, self.basis.T), self.bound)
         return features
 
     def _scaled(self, raw: list[Tensor]) -> Tensor:
@@ -385,11 +311,7 @@ class PerceptualFeatures(FeatureMap):
         raw = [part / peak.clamp(min=1e-30) for part, peak in zip(raw, peaks, strict=True)]
         parts = self._unit(raw, 1.0)
         if self.moments == 2:
-            squares = [
-                self.encoder.square(part, place)
-                for part, place in zip(raw, self._places, strict=True)
-            ]
-            parts += self._unit(squares, self.second_weight)
+            parts += self._unit([part.square() for part in raw], self.second_weight)
         return torch.cat(parts, dim=1)
 
     def _unit(self, parts: list[Tensor], length: float) -> list[Tensor]:
@@ -409,16 +331,6 @@ def _clipped(rows: Tensor, bound: float) -> Tensor:
     return rows * (bound / norms).clamp(max=1.0)
 
 
-class FeatureFacts(FeatureMap):
-    """The size and bound of a map without the map: enough for a plan."""
-
-    def __init__(self, dim: int, bound: float, non_negative: bool) -> None:
-        self.dim, self.bound, self.non_negative = dim, bound, non_negative
-
-    def __call__(self, batch: Batch) -> Tensor:
-        raise NotImplementedError("a plan reads no rows")
-
-
 def public_rows(phi: PerceptualFeatures, public: Dataset, most: int) -> Tensor:
     """φ of at most `most` public records, spread evenly over the set, (n, dim)."""
     step = max(1, len(public) // most)
@@ -436,20 +348,6 @@ def public_centre(rows: Tensor, covered: float = 0.9) -> tuple[Tensor, float]:
     centre = rows.mean(dim=0)
     distances = (rows - centre).norm(dim=1)
     return centre, max(float(distances.quantile(covered)), 1e-6)
-
-
-def public_basis(rows: Tensor, size: int) -> Tensor:
-    """The `size` leading principal axes of public features, orthonormal rows (size, dim)."""
-    if size > min(rows.shape):
-        raise BadInput(
-            f"A public basis of {size} axes needs as many public records and features; there are {len(rows)} records and "
-            f"{rows.shape[1]} features. Ask for fewer axes or give more public records."
-        )
-    # The mean itself is a direction to keep: axes are those of the second moment.
-    gram = (rows @ rows.T).to(torch.float64)
-    vectors = torch.linalg.eigh(gram).eigenvectors
-    axes = vectors[:, -size:].flip(1).T.to(rows.dtype) @ rows
-    return torch.linalg.qr(axes.T).Q.T.contiguous()
 
 
 def weighed_axes(rows: Tensor, size: int, power: float, noise: float) -> Tensor:
@@ -483,11 +381,3 @@ def clouds(shape: tuple[int, ...], n: int) -> Dataset:
     level, contrast = torch.rand(2, n, 1, 1, 1, generator=random)
     pixels = (level + (0.1 + 0.4 * contrast) * fields).clamp(0, 1)
     return Dataset.from_arrays(pixels.numpy(), name="random clouds")
-
-
-def random_basis(dim: int, size: int, seed: int) -> Tensor:
-    """`size` random orthonormal rows in `dim` dimensions, scaled by √(dim/size): lengths are kept on average."""
-    if size > dim:
-        raise BadInput(f"A random basis of {size} axes does not fit {dim} features; ask for fewer.")
-    generator = torch.Generator().manual_seed(seed)
-    return torch.linalg.qr(torch.randn(dim, size, generator=generator)).Q.T * math.sqrt(dim / size)
