@@ -23,7 +23,7 @@ from mixture_proxies import DELTA, RECORDS, stand_in
 import sfumato
 from sfumato.data import Dataset
 from sfumato.methods import mixture
-from sfumato.methods.estimation import Capacity
+from sfumato.methods.mixture import Capacity
 from sfumato.privacy import Charge, calibrate
 from sfumato.privacy.accounting import epsilon_of_gaussian
 

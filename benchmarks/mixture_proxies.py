@@ -10,6 +10,7 @@ Fashion-MNIST nor MNIST is read.
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import multiprocessing
 import os
 import statistics
@@ -22,8 +23,8 @@ import torch
 
 import sfumato
 from sfumato.data import Dataset
-from sfumato.generators.mixture import GaussianMixture, RangeFit
-from sfumato.methods import estimation
+from sfumato.generators.mixture import RangeFit
+from sfumato.methods import mixture
 from sfumato.privacy.accounting import epsilon_of_gaussian
 
 DELTA, RECORDS, NOISE = 1e-5, 60_000, 3.7306  # the noise multiplier of ε = 1 under zero-out
@@ -69,17 +70,16 @@ def cell(name: str, variant: str, seed: int, samples: int) -> list[float]:
     changes = VARIANTS[variant]
     for key, value in changes.items():
         if key.startswith("_"):
-            setattr(estimation, key, value)
+            setattr(mixture, key, value)
     train, test = stand_in(name)
     epsilon = epsilon_of_gaussian(RECORDS / len(train) / NOISE, DELTA)
     model = sfumato.Mixture(refine=changes.get("refine", False), seed=seed)
     model.fit(train, sfumato.Budget(epsilon=epsilon, delta=DELTA))
     if not changes.get("range", True):
-        model.range_ = _Plain(**model.range_.tensors())
+        model.range_ = _Plain(**vars(model.range_))
     if "residual" in changes:
-        tensors = model.mixture_.tensors()
-        tensors["residual"] = tensors["residual"] * changes["residual"]
-        model.mixture_ = GaussianMixture.of(tensors)
+        residual = model.mixture_.residual * changes["residual"]
+        model.mixture_ = dataclasses.replace(model.mixture_, residual=residual)
     synthetic = model.sample(samples, seed=seed)
     result = sfumato.evaluate(
         synthetic, test, metrics=["accuracy.logreg", "accuracy.cnn"], seed=seed

@@ -81,7 +81,7 @@ def images(
 def test_a_method_spends_what_it_planned_and_no_more_than_its_budget(name, neighbours):
     budget = Budget(epsilon=2.0, delta=1e-4, neighbours=neighbours)
     fitted = tiny(name).fit(images(), budget)
-    assert fitted.statement_.charges == fitted.plan(images().schema, fitted.noise_multiplier_)
+    assert fitted.statement_.charges == fitted.promise(images().schema, budget)[1].charges
     assert fitted.statement_.epsilon <= 2.0
     assert epsilon_of(fitted.statement_.charges, 1e-4, neighbours) == pytest.approx(2.0, rel=2e-3)
 
@@ -377,8 +377,9 @@ def same(first: Dataset, second: Dataset) -> bool:
 @pytest.mark.parametrize("name", TABLE_METHODS)
 @pytest.mark.parametrize("neighbours", list(Neighbours))
 def test_on_tables_too_a_method_spends_what_it_planned(name, neighbours):
-    fitted = tiny(name).fit(table(), Budget(epsilon=2.0, delta=1e-4, neighbours=neighbours))
-    assert fitted.statement_.charges == fitted.plan(TABLE, fitted.noise_multiplier_)
+    budget = Budget(epsilon=2.0, delta=1e-4, neighbours=neighbours)
+    fitted = tiny(name).fit(table(), budget)
+    assert fitted.statement_.charges == fitted.promise(TABLE, budget)[1].charges
     assert epsilon_of(fitted.statement_.charges, 1e-4, neighbours) == pytest.approx(2.0, rel=2e-3)
 
 

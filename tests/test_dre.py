@@ -13,10 +13,9 @@ from sfumato.data import Dataset
 from sfumato.errors import BadInput
 from sfumato.methods import Dre, dre
 from sfumato.methods.counting import LABEL, ClassCounts, with_counts
-from sfumato.privacy import Budget, Charge, Neighbours, epsilon_of
-from sfumato.public import remembered
+from sfumato.privacy import Budget, Charge, Neighbours, epsilon_of, memory
+from sfumato.privacy.memory import RememberedRows
 from sfumato.public.perceptual import Encoder
-from sfumato.public.remembered import RememberedRows
 
 BUDGET = Budget(epsilon=3.0, delta=1e-4)
 SMALL = {"codec": "dct:16", "steps": 80, "rate": 0.2, "public_batch": 200, "width": 4}
@@ -184,24 +183,24 @@ def test_remembered_rows_are_those_that_were_computed():
         asked.append(rows)
         return 2 * rows
 
-    memory = RememberedRows(doubled)
+    kept = RememberedRows(doubled)
     rows = torch.arange(8.0).view(4, 2)
     twice = rows[[0, 2, 0]]
-    assert torch.equal(memory(twice), 2 * twice)
-    assert torch.equal(memory(rows), 2 * rows)
+    assert torch.equal(kept(twice), 2 * twice)
+    assert torch.equal(kept(rows), 2 * rows)
     assert torch.equal(torch.cat(asked), rows[[0, 2, 1, 3]])
     assert {len(one) for one in asked} == {1}  # so that no other row has a part in it
-    assert torch.equal(memory(rows.flip(0)), 2 * rows.flip(0))
-    assert memory(rows[:0]).shape == (0, 2)
+    assert torch.equal(kept(rows.flip(0)), 2 * rows.flip(0))
+    assert kept(rows[:0]).shape == (0, 2)
 
 
 def test_memory_that_is_full_forgets_nothing_asked_for(monkeypatch):
-    monkeypatch.setattr(remembered, "_MEMORY", 16)  # two rows of two numbers
-    memory = RememberedRows(lambda rows: rows + 1)
+    monkeypatch.setattr(memory, "_MEMORY", 16)  # two rows of two numbers
+    kept = RememberedRows(lambda rows: rows + 1)
     rows = torch.arange(12.0).view(6, 2)
     for _ in range(2):
-        assert torch.equal(memory(rows), rows + 1)
-    assert len(memory._kept) == 2
+        assert torch.equal(kept(rows), rows + 1)
+    assert len(kept._kept) == 2
 
 
 def test_a_network_that_was_trained_on_the_private_set_is_refused():

@@ -29,8 +29,8 @@ from sfumato.methods.descent import TrainingState, descend
 from sfumato.methods.latent import LatentSynthesizer
 from sfumato.methods.registry import register
 from sfumato.privacy import Charge, GradientSum, Plan, PrivateData, enforced_gradient_bound, records
+from sfumato.privacy.memory import RememberedRows
 from sfumato.public.perceptual import Encoder, make_encoder, trained_on
-from sfumato.public.remembered import RememberedRows
 
 _LABEL = "discriminator gradients"
 _AT_ONCE = 200  # images in the encoder at a time
