@@ -20,6 +20,7 @@ from sfumato.generators.embedding import CountedByClass
 from sfumato.methods import Merf, SavedRun, Synthesizer, get_method, list_methods
 from sfumato.methods.mge import DiagonalMoments
 from sfumato.privacy import BoundedSum, Budget, Neighbours, enforced_bound, epsilon_of
+from sfumato.privacy.gate import _map_of
 from sfumato.public.fourier import FourierFeatures
 from sfumato.public.hermite import Hermite, SumKernel
 from sfumato.public.linear import DctCodec
@@ -452,7 +453,9 @@ MAPS = {
     "perceptual": PerceptualFeatures(ScatteringEncoder((1, 8, 8))),
     "counted, unlabelled": CountedByClass(FourierFeatures(64, 128, 10.0, seed=0), 0),
 }
-MAPS["moments of a codec"] = DiagonalMoments(DctCodec((1, 8, 8)).facts, 3, DctCodec((1, 8, 8)))
+MAPS["moments of a codec"] = _map_of(
+    DiagonalMoments.query(DctCodec((1, 8, 8)).facts, 3), DiagonalMoments(DctCodec((1, 8, 8)))
+)
 PIXELS = st.one_of(
     st.sampled_from([0.0, 1.0, math.nan, math.inf, 1e-40, -5.0, 1e30]), st.floats(0, 1, width=32)
 )

@@ -156,6 +156,10 @@ def norms(schema: Schema, power: int) -> RecordMap:
     return _map_of(Query(label="lengths", shape=(1,), non_negative=True), rows)
 
 
+def moments(kind: type[DiagonalMoments | OuterMoments], codec: DctCodec, classes: int) -> RecordMap:
+    return _map_of(kind.query(codec.facts, classes), kind(codec))
+
+
 def counted(phi: FeatureMap, schema: Schema) -> CountedByClass:
     return CountedByClass(phi, schema.n_classes)
 
@@ -217,11 +221,11 @@ MAPS: dict[str, tuple[Schema, Callable[[], RecordMap]]] = {
     ),
     "diagonal moments": (
         IMAGES,
-        lambda: DiagonalMoments(DctCodec(IMAGES.shape, 20).facts, 3, DctCodec(IMAGES.shape, 20)),
+        lambda: moments(DiagonalMoments, DctCodec(IMAGES.shape, 20), 3),
     ),
     "outer moments": (
         COLOUR,
-        lambda: OuterMoments(DctCodec(COLOUR.shape, 9).facts, 0, DctCodec(COLOUR.shape, 9)),
+        lambda: moments(OuterMoments, DctCodec(COLOUR.shape, 9), 0),
     ),
     "vectors": (IMAGES, lambda: vectors(IMAGES, 99, 2.0)),
     "vectors, colour": (COLOUR, lambda: vectors(COLOUR, 11)),
