@@ -20,6 +20,7 @@ from sfumato.generators.embedding import CountedByClass
 from sfumato.methods import Merf, SavedRun, Synthesizer, get_method, list_methods
 from sfumato.methods.mge import DiagonalMoments
 from sfumato.privacy import BoundedSum, Budget, Neighbours, enforced_bound, epsilon_of
+from sfumato.privacy.gate import _map_of
 from sfumato.public.fourier import FourierFeatures
 from sfumato.public.hermite import Hermite, SumKernel
 from sfumato.public.linear import DctCodec
@@ -81,7 +82,7 @@ def images(
 def test_a_method_spends_what_it_planned_and_no_more_than_its_budget(name, neighbours):
     budget = Budget(epsilon=2.0, delta=1e-4, neighbours=neighbours)
     fitted = tiny(name).fit(images(), budget)
-    assert fitted.statement_.charges == fitted.plan(images().schema, fitted.noise_multiplier_)
+    assert fitted.statement_.charges == fitted.promise(images().schema, budget)[1].charges
     assert fitted.statement_.epsilon <= 2.0
     assert epsilon_of(fitted.statement_.charges, 1e-4, neighbours) == pytest.approx(2.0, rel=2e-3)
 
@@ -377,8 +378,9 @@ def same(first: Dataset, second: Dataset) -> bool:
 @pytest.mark.parametrize("name", TABLE_METHODS)
 @pytest.mark.parametrize("neighbours", list(Neighbours))
 def test_on_tables_too_a_method_spends_what_it_planned(name, neighbours):
-    fitted = tiny(name).fit(table(), Budget(epsilon=2.0, delta=1e-4, neighbours=neighbours))
-    assert fitted.statement_.charges == fitted.plan(TABLE, fitted.noise_multiplier_)
+    budget = Budget(epsilon=2.0, delta=1e-4, neighbours=neighbours)
+    fitted = tiny(name).fit(table(), budget)
+    assert fitted.statement_.charges == fitted.promise(TABLE, budget)[1].charges
     assert epsilon_of(fitted.statement_.charges, 1e-4, neighbours) == pytest.approx(2.0, rel=2e-3)
 
 
@@ -451,7 +453,9 @@ MAPS = {
     "perceptual": PerceptualFeatures(ScatteringEncoder((1, 8, 8))),
     "counted, unlabelled": CountedByClass(FourierFeatures(64, 128, 10.0, seed=0), 0),
 }
-MAPS["moments of a codec"] = DiagonalMoments(DctCodec((1, 8, 8)).facts, 3, DctCodec((1, 8, 8)))
+MAPS["moments of a codec"] = _map_of(
+    DiagonalMoments.query(DctCodec((1, 8, 8)).facts, 3), DiagonalMoments(DctCodec((1, 8, 8)))
+)
 PIXELS = st.one_of(
     st.sampled_from([0.0, 1.0, math.nan, math.inf, 1e-40, -5.0, 1e30]), st.floats(0, 1, width=32)
 )

@@ -12,11 +12,11 @@ from torch import Tensor
 from sfumato.data import Dataset
 from sfumato.errors import BadInput
 from sfumato.methods import Dre, dre
-from sfumato.methods.counting import LABEL, ClassCounts, with_counts
-from sfumato.privacy import Budget, Charge, Neighbours, epsilon_of
-from sfumato.public import remembered
+from sfumato.methods.counts import LABEL, _ones, count_query
+from sfumato.privacy import Budget, Neighbours, Query, epsilon_of, memory
+from sfumato.privacy.memory import RememberedRows
+from sfumato.privacy.query import plan
 from sfumato.public.perceptual import Encoder
-from sfumato.public.remembered import RememberedRows
 
 BUDGET = Budget(epsilon=3.0, delta=1e-4)
 SMALL = {"codec": "dct:16", "steps": 80, "rate": 0.2, "public_batch": 200, "width": 4}
@@ -109,31 +109,23 @@ def test_it_asks_for_public_data():
         Dre(**SMALL).fit(private, BUDGET)
 
 
-@pytest.mark.parametrize(
-    "bad",
-    [{"width": 0}, {"rate": 0.0}, {"rate": 1.5}, {"clip": -1.0}, {"steps": 2.5}, {"grain": 2.0}],
-)
-def test_senseless_settings_are_refused_before_anything_is_read(bad):
-    with pytest.raises(BadInput, match=next(iter(bad))):
-        Dre(**{**SMALL, **bad}).plan(public().schema, 1.0)
-
-
 @pytest.mark.parametrize("neighbours", list(Neighbours))
 @pytest.mark.parametrize(("rate", "steps"), [(0.01, 1000), (0.2, 100), (1.0, 20)])
 def test_counts_cost_a_few_per_cent_and_no_more(neighbours, rate, steps):
-    charge = Charge(label="steps", bound=1.0, noise_multiplier=3.0, rate=rate, steps=steps)
-    plan = with_counts(public().schema, charge)
-    assert [c.label for c in plan] == [LABEL, "steps"]
-    alone, both = (epsilon_of(p, 1e-5, neighbours) for p in ((charge,), plan))
-    assert alone < both < 1.05 * alone
+    series = Query(label="steps", shape=(1,), rate=rate, steps=steps)
+    queries, spent = [count_query(public().schema), series], rate * steps**0.5
+    (alone,), both = plan([series], 3 / spent), plan(queries, 3 / spent / 1.02**0.5)
+    assert [charge.label for charge in both] == [LABEL, "steps"]
+    assert both[1].noise_multiplier == pytest.approx(alone.noise_multiplier)
+    apart, together = (epsilon_of(p, 1e-5, neighbours) for p in ((alone,), both))
+    assert apart < together < 1.05 * apart
 
 
 def test_counts_count():
     data = pictures(np.repeat([0, 2], [5, 3]), 2, "private", labelled=True)
-    phi = ClassCounts(data.schema)
-    batch = data.take(np.arange(8))
-    assert phi(batch).tolist() == [[1.0]] * 8
-    assert phi.segment_of(batch).tolist() == [0] * 5 + [2] * 3
+    rows, segment = _ones(data.take(np.arange(8)))
+    assert rows.tolist() == [[1.0]] * 8
+    assert segment.tolist() == [0] * 5 + [2] * 3
 
 
 class Halves(Encoder):
@@ -184,24 +176,24 @@ def test_remembered_rows_are_those_that_were_computed():
         asked.append(rows)
         return 2 * rows
 
-    memory = RememberedRows(doubled)
+    kept = RememberedRows(doubled)
     rows = torch.arange(8.0).view(4, 2)
     twice = rows[[0, 2, 0]]
-    assert torch.equal(memory(twice), 2 * twice)
-    assert torch.equal(memory(rows), 2 * rows)
+    assert torch.equal(kept(twice), 2 * twice)
+    assert torch.equal(kept(rows), 2 * rows)
     assert torch.equal(torch.cat(asked), rows[[0, 2, 1, 3]])
     assert {len(one) for one in asked} == {1}  # so that no other row has a part in it
-    assert torch.equal(memory(rows.flip(0)), 2 * rows.flip(0))
-    assert memory(rows[:0]).shape == (0, 2)
+    assert torch.equal(kept(rows.flip(0)), 2 * rows.flip(0))
+    assert kept(rows[:0]).shape == (0, 2)
 
 
 def test_memory_that_is_full_forgets_nothing_asked_for(monkeypatch):
-    monkeypatch.setattr(remembered, "_MEMORY", 16)  # two rows of two numbers
-    memory = RememberedRows(lambda rows: rows + 1)
+    monkeypatch.setattr(memory, "_MEMORY", 16)  # two rows of two numbers
+    kept = RememberedRows(lambda rows: rows + 1)
     rows = torch.arange(12.0).view(6, 2)
     for _ in range(2):
-        assert torch.equal(memory(rows), rows + 1)
-    assert len(memory._kept) == 2
+        assert torch.equal(kept(rows), rows + 1)
+    assert len(kept._kept) == 2
 
 
 def test_a_network_that_was_trained_on_the_private_set_is_refused():

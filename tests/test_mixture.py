@@ -14,22 +14,23 @@ from sfumato.data import Batch, Column, Dataset, Schema
 from sfumato.errors import BadInput
 from sfumato.generators.mixture import GaussianMixture, RangeFit
 from sfumato.generators.moments import (
-    FiledSquare,
-    FiledVector,
     above_edge,
+    counted,
     positive,
+    scaled,
     shrunk_moments,
     smoothed,
     symmetric,
     wiener,
 )
 from sfumato.methods import Mixture, Synthesizer
-from sfumato.methods.estimation import Capacity
-from sfumato.methods.refinement import STEPS, Gradients, Selection
-from sfumato.privacy import BoundedSum, Budget, Neighbours, OuterSum, enforced_bound
+from sfumato.methods.mixture import Capacity
+from sfumato.methods.refinement import LABEL, STEPS, Refinement, record_gradients
+from sfumato.privacy import BoundedSum, Budget, Neighbours, OuterSum, Query, enforced_bound
+from sfumato.privacy.gate import _map_of
+from sfumato.privacy.memory import Remembered
 from sfumato.public.autoencoder import AutoencoderCodec
 from sfumato.public.linear import DctCodec
-from sfumato.public.remembered import Remembered
 from sfumato.public.space import Axes, CodecSpace
 from sfumato.public.spaces import MOST_COEFFICIENTS, PixelSpace, TableSpace
 
@@ -124,7 +125,8 @@ def flat(batch: Batch) -> tuple[torch.Tensor, torch.Tensor | None]:
 
 
 def test_a_long_vector_is_clipped_and_its_count_is_not():
-    phi = FiledVector(4, segments=2, count_weight=0.4, radius=2.0, view=flat)
+    query = Query(label="means", shape=(5,), bound=math.hypot(1, 0.4), segments=2)
+    phi = _map_of(query, counted(flat, 2.0, 0.4))
     rows = torch.tensor([[100.0, 0, 0, 0], [0, 1.0, 0, 0], [math.nan, 0, 0, 0]])
     batch = Batch(rows.view(3, 1, 2, 2), torch.tensor([0, 1, 0]))
     total = BoundedSum(phi)(batch).double() * BoundedSum(phi).grid
@@ -133,16 +135,12 @@ def test_a_long_vector_is_clipped_and_its_count_is_not():
     assert enforced_bound(phi) >= float(total.norm(dim=1).max())
 
 
-def test_a_radius_changes_no_bound_so_a_plan_needs_none():
-    assert enforced_bound(FiledSquare(5)) == enforced_bound(FiledSquare(5, radius=7.0, view=flat))
-    assert enforced_bound(FiledVector(5)) == enforced_bound(FiledVector(5, radius=7.0, view=flat))
-
-
 def test_squares_add_up_to_the_second_moment_of_each_class():
     generator = torch.Generator().manual_seed(0)
     values, labels = torch.randn(40, 1, 2, 2, generator=generator), torch.arange(40) % 3
     labels[0] = -1
-    phi = FiledSquare(4, segments=3, radius=10.0, view=flat)
+    query = Query(label="squares", shape=(4, 4), symmetric=True, segments=3)
+    phi = _map_of(query, scaled(flat, 10.0))
     total = OuterSum(phi)(Batch(values, labels)).double() * OuterSum(phi).grid * 100
     for code in range(3):
         rows = values.flatten(1)[labels == code].double()
@@ -327,21 +325,6 @@ def test_records_of_no_known_class_count_for_nothing():
     assert sample.mean() < 0.6
 
 
-@pytest.mark.parametrize(
-    "bad",
-    [
-        {"candidates": 0},
-        {"candidates": 2.5},
-        {"refine": "maybe"},
-        {"cluster_directions": -1},
-        {"cluster_directions": True},
-    ],
-)
-def test_senseless_settings_are_refused_before_a_row_is_read(bad):
-    with pytest.raises(BadInput, match=next(iter(bad))):
-        Mixture(**bad).fit(blobs(4), SEVERAL)
-
-
 def test_a_private_size_is_not_needed():
     budget = Budget(epsilon=100, delta=1e-5, neighbours=Neighbours.ADD_REMOVE)
     data = blobs()
@@ -353,12 +336,12 @@ def test_a_private_size_is_not_needed():
 
 
 def test_the_best_candidates_of_each_class_are_kept():
-    class Bright(Selection):
-        def scores(self, records, labels):
+    class Bright(Refinement):
+        def scores(self, schema, records, labels):
             return records.float().mean(dim=(1, 2, 3))
 
     schema = blobs(4).schema
-    selection = Bright(None, torch.zeros(2, 1), schema)  # type: ignore[arg-type]
+    refinement = Bright(None, torch.zeros(2, 1))  # type: ignore[arg-type]
     drawn = []
 
     def draw(labels, generator):
@@ -368,7 +351,7 @@ def test_the_best_candidates_of_each_class_are_kept():
         return drawn[-1]
 
     labels = torch.tensor([0, 1, 0, 1, 1])
-    kept = selection.draw(labels, draw, torch.Generator().manual_seed(0), 4)
+    kept = refinement.draw(schema, labels, draw, torch.Generator().manual_seed(0), 4)
     assert len(drawn[0]) == 20
     assert torch.equal((kept.mean(dim=(1, 2, 3)) > 1).long(), labels)
     brightness = drawn[0].mean(dim=(1, 2, 3))
@@ -376,20 +359,26 @@ def test_the_best_candidates_of_each_class_are_kept():
     assert torch.allclose(kept[labels == 0].mean(dim=(1, 2, 3)).sort(descending=True).values, best)
 
 
+def gradients_of(weights: torch.Tensor):
+    """The map of the refinement's paid steps, for records that are their own features."""
+    query = Query(label="gradients", shape=tuple(weights.shape), steps=1)
+    return _map_of(query, record_gradients(lambda batch: batch.values, weights))
+
+
 def test_gradients_are_those_of_the_cross_entropy():
     generator = torch.Generator().manual_seed(0)
     rows = torch.randn(5, 7, generator=generator) * 0.1
     labels = torch.tensor([0, 1, 2, 1, -1])
-    phi = Gradients(3, 6, lambda batch: batch.values)
-    phi.weights = torch.randn(6, 7, generator=generator, requires_grad=True)
+    weights = torch.randn(6, 7, generator=generator, requires_grad=True)
+    phi = gradients_of(weights)
     total = OuterSum(phi)(Batch(rows, labels)).double() * OuterSum(phi).grid
-    loss = torch.nn.functional.cross_entropy(rows[:4] @ phi.weights.T, labels[:4], reduction="sum")
-    (wanted,) = torch.autograd.grad(loss, phi.weights)
+    loss = torch.nn.functional.cross_entropy(rows[:4] @ weights.T, labels[:4], reduction="sum")
+    (wanted,) = torch.autograd.grad(loss, weights)
     assert torch.allclose(total.view(6, 7), wanted.double(), atol=1e-3)
 
 
 def test_a_gradient_is_clipped_as_a_whole():
-    phi = Gradients(2, 3, lambda batch: batch.values)
+    phi = gradients_of(torch.zeros(4, 4))
     batch = Batch(torch.full((1, 4), 1e6), torch.tensor([0]))
     total = OuterSum(phi)(batch).double() * OuterSum(phi).grid
     assert float(total.norm()) == pytest.approx(1.0, abs=1e-3)
@@ -399,9 +388,11 @@ def test_refinement_prefers_records_to_draws():
     data = blobs()
     fitted = Mixture().fit(data, SEVERAL)
     labels = torch.from_numpy(data.labels)[:500]
-    real = fitted.selection_.scores(torch.from_numpy(data.images[:500]), labels)
-    drawn = fitted.selection_.scores(fitted._records(labels, torch.Generator()), labels)
-    wrong = fitted.selection_.scores(torch.from_numpy(data.images[:500]), 1 - labels)
+    real = fitted.refinement_.scores(data.schema, torch.from_numpy(data.images[:500]), labels)
+    drawn = fitted.refinement_.scores(
+        data.schema, fitted._records(labels, torch.Generator()), labels
+    )
+    wrong = fitted.refinement_.scores(data.schema, torch.from_numpy(data.images[:500]), 1 - labels)
     assert float(real.mean()) > float(drawn.mean())
     assert float(real.mean()) > float(wrong.mean()) + 1
 
@@ -411,7 +402,7 @@ def test_refined_samples_stream_and_survive_saving(tmp_path, monkeypatch):
     fitted.save(tmp_path / "run")
     again = Synthesizer.load(tmp_path / "run")
     assert np.array_equal(fitted.sample(70, seed=2).images, again.sample(70, seed=2).images)
-    monkeypatch.setattr("sfumato.methods.mixture._CHUNK", 16)
+    monkeypatch.setattr(Mixture, "AT_ONCE", 16)
     assert len(fitted.sample(70, seed=2)) == 70
 
 
@@ -420,7 +411,7 @@ def test_an_interrupted_refinement_goes_on_without_asking_again(tmp_path, monkey
     honest = OuterSum.__call__
 
     def failing(self, batch):
-        if isinstance(self.phi, Gradients):
+        if self.phi.kind == LABEL:
             if len(asked) == 3:
                 raise KeyboardInterrupt
             asked.append(1)
@@ -433,7 +424,7 @@ def test_an_interrupted_refinement_goes_on_without_asking_again(tmp_path, monkey
     again = []
 
     def counting(self, batch):
-        again.extend([1] * isinstance(self.phi, Gradients))
+        again.extend([1] * (self.phi.kind == LABEL))
         return honest(self, batch)
 
     monkeypatch.setattr(OuterSum, "__call__", counting)
@@ -482,7 +473,7 @@ def test_a_codec_space_is_bounded_and_sees_what_the_codec_gives_back():
         assert torch.equal((space.seen(batch) * 255).round().to(torch.uint8), made)
         nothing = Batch(torch.full((1, *shape), math.nan), None)
         assert space.seen(nothing).isnan().all()
-        again = CodecSpace.restored(codec, space.tensors())
+        again = CodecSpace(codec, space.axes)
         assert torch.equal(again.raw(vectors), space.raw(vectors))
 
 
@@ -491,7 +482,7 @@ def test_in_a_latent_too_samples_have_the_records_means(codec):
     data, public = blobs(), blobs(300, seed=1)
     fitted = Mixture(codec=codec, refine=False).fit(data, SEVERAL, public=public)
     sample = fitted.sample(3000)
-    seen = fitted.space_.seen(Batch(torch.from_numpy(data.images), None)).numpy()
+    seen = fitted._space.seen(Batch(torch.from_numpy(data.images), None)).numpy()
     for code in (0, 1):
         made = sample.images[sample.labels == code] / 255
         assert np.abs(seen[data.labels == code].mean(0) - made.mean(0)).max() < 0.03
@@ -502,14 +493,14 @@ def test_a_latent_mixture_refines_and_survives_the_loss_of_its_codec_file(tmp_pa
     fitted = Mixture(codec=str(path), candidates=2).fit(blobs(200), SEVERAL, out=tmp_path / "run")
     path.unlink()
     again = Synthesizer.load(tmp_path / "run")
-    assert again.selection_ is not None
+    assert again.refinement_ is not None
     assert np.array_equal(fitted.sample(30, seed=2).images, again.sample(30, seed=2).images)
     assert again.statement_ == fitted.statement_
 
 
 def test_a_fitted_latent_mixture_remembers_no_record():
     fitted = Mixture(codec="dct:16", candidates=2).fit(blobs(100), SEVERAL)
-    assert isinstance(fitted.space_, CodecSpace)
+    assert isinstance(fitted._space, CodecSpace)
     gc.collect()
     assert not [held for held in gc.get_objects() if type(held) is Remembered]
 

@@ -9,7 +9,6 @@ import re
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -24,13 +23,14 @@ from sfumato.data.sources import ArraySource
 from sfumato.engines import LocalEngine
 from sfumato.generators.dpaf import Encoder
 from sfumato.generators.embedding import CountedByClass
-from sfumato.generators.moments import FiledSquare, FiledVector
-from sfumato.methods.clusters import Clusters
+from sfumato.generators.moments import counted as with_count
+from sfumato.generators.moments import lengths, scaled
+from sfumato.methods.clusters import around_nearest, nearest_centre
 from sfumato.methods.counting import ClassCounts
 from sfumato.methods.dpaf_phases import FilterGradients, features_and_label, features_by_class
 from sfumato.methods.llm import LinearMaps, Model
 from sfumato.methods.mge import DiagonalMoments, OuterMoments
-from sfumato.methods.refinement import Gradients, Portraits
+from sfumato.methods.refinement import WhitenedFeatures, record_gradients
 from sfumato.methods.refinement import _scattering as scattering_of
 from sfumato.privacy import (
     BoundedSum,
@@ -48,6 +48,7 @@ from sfumato.privacy import (
 )
 from sfumato.privacy.bounding import summand_of
 from sfumato.privacy.gate import Rows, _map_of
+from sfumato.privacy.memory import RememberedRows
 from sfumato.public.autoencoder import AutoencoderCodec
 from sfumato.public.codec import EncodedFeatures
 from sfumato.public.fourier import FourierFeatures
@@ -59,7 +60,6 @@ from sfumato.public.perceptual import (
     ScatteringEncoder,
 )
 from sfumato.public.products import row_product
-from sfumato.public.remembered import RememberedRows
 from sfumato.public.spaces import space_of
 from sfumato.public.tabular import HeterogeneousFourier, encoding_of
 from sfumato.testing import (
@@ -118,43 +118,49 @@ def asked(dim: int, bound: float, rows: Rows, segments: int = 1) -> RecordMap:
     return _map_of(Query(label="rows", shape=(dim,), bound=bound, segments=segments), rows)
 
 
-def nearest_cluster() -> FiledVector:
+def nearest_cluster() -> RecordMap:
     """Sums around the nearest of three centres in each class, as the mixture's rounds file them."""
-    space = space_of(IMAGES)
-    clusters = object.__new__(Clusters)
-    clusters.known = SimpleNamespace(labelled=True, latent=space.encode)  # type: ignore[assignment]
-    clusters.clusters, clusters.width = 3, 6
-    clusters.lift, clusters.assigning = torch.ones(6), random(3, 3, 6)
-    clusters.used = torch.tensor([[True, True, False]] * 3)
-    return FiledVector(6, segments=9, count_weight=0.4, radius=2.0, view=clusters._around_nearest)
+    centres, lift = random(3, 3, 6), torch.ones(6)
+    nearest = nearest_centre(centres, torch.tensor([[True, True, False]] * 3), lift)
+    around = around_nearest(space_of(IMAGES).encode, nearest, centres, lift)
+    query = Query(label="clusters", shape=(7,), bound=math.hypot(1, 0.4), segments=9)
+    return _map_of(query, with_count(around, 2.0, 0.4))
 
 
-def refinement() -> Gradients:
-    scattering = scattering_of(SMALL)
-    portraits = Portraits(torch.zeros(scattering.dim), random(scattering.dim, 7) / 10)
-    phi = Gradients(3, 7, lambda batch: portraits(SMALL, batch.pixels()))
-    phi.weights = random(6, 8)
-    return phi
+def refinement() -> RecordMap:
+    dim = scattering_of(SMALL).dim
+    features = WhitenedFeatures(torch.zeros(dim), random(dim, 7) / 10)
+    rows = record_gradients(lambda batch: features(SMALL, batch.pixels()), random(6, 8))
+    return _map_of(Query(label="refinement", shape=(6, 8), steps=1), rows)
 
 
-def vectors(schema: Schema, count: int, **more: float) -> FiledVector:
+def vectors(schema: Schema, count: int, radius: float = 1.0) -> RecordMap:
     space = space_of(schema)
-    return FiledVector(
-        min(count, space.dim),
+    rows = with_count(lambda b: (space.encode(b)[:, :count], b.labels), radius, 0.4)
+    query = Query(
+        label="means",
+        shape=(min(count, space.dim) + 1,),
+        bound=math.hypot(1, 0.4),
         segments=max(1, schema.n_classes),
-        view=lambda b: (space.encode(b)[:, :count], b.labels),
-        **more,
     )
+    return _map_of(query, rows)
 
 
-def squares(schema: Schema, count: int) -> FiledSquare:
+def squares(schema: Schema, count: int) -> RecordMap:
     space = space_of(schema)
-    return FiledSquare(
-        min(count, space.dim),
-        segments=max(1, schema.n_classes),
-        radius=0.7,
-        view=lambda b: (space.encode(b)[:, :count], b.labels),
-    )
+    rows = scaled(lambda b: (space.encode(b)[:, :count], b.labels), 0.7)
+    width, classes = min(count, space.dim), max(1, schema.n_classes)
+    query = Query(label="squares", shape=(width, width), symmetric=True, segments=classes)
+    return _map_of(query, rows)
+
+
+def norms(schema: Schema, power: int) -> RecordMap:
+    rows = lengths(lambda b: (space_of(schema).encode(b), None), 3.0, power)
+    return _map_of(Query(label="lengths", shape=(1,), non_negative=True), rows)
+
+
+def moments(kind: type[DiagonalMoments | OuterMoments], codec: DctCodec, classes: int) -> RecordMap:
+    return _map_of(kind.query(codec.facts, classes), kind(codec))
 
 
 def linear_maps(schema: Schema, **settings: float) -> RecordMap:
@@ -216,16 +222,17 @@ MAPS: dict[str, tuple[Schema, Callable[[], RecordMap]]] = {
     ),
     "diagonal moments": (
         IMAGES,
-        lambda: DiagonalMoments(DctCodec(IMAGES.shape, 20).facts, 3, DctCodec(IMAGES.shape, 20)),
+        lambda: moments(DiagonalMoments, DctCodec(IMAGES.shape, 20), 3),
     ),
     "outer moments": (
         COLOUR,
-        lambda: OuterMoments(DctCodec(COLOUR.shape, 9).facts, 0, DctCodec(COLOUR.shape, 9)),
+        lambda: moments(OuterMoments, DctCodec(COLOUR.shape, 9), 0),
     ),
-    "vectors": (IMAGES, lambda: vectors(IMAGES, 99, radius=2.0, count_weight=0.4)),
+    "vectors": (IMAGES, lambda: vectors(IMAGES, 99, 2.0)),
     "vectors, colour": (COLOUR, lambda: vectors(COLOUR, 11)),
-    "vectors, table": (TABLE, lambda: vectors(TABLE, 99, radius=0.4)),
+    "vectors, table": (TABLE, lambda: vectors(TABLE, 99, 0.4)),
     "vectors, clusters": (IMAGES, nearest_cluster),
+    "lengths": (IMAGES, lambda: norms(IMAGES, 2)),
     "squares": (IMAGES, lambda: squares(IMAGES, 8)),
     "squares, table": (TABLE, lambda: squares(TABLE, 5)),
     "aggregated": (IMAGES, lambda: asked(64, 8.0, features_by_class(dpaf_encoder()), segments=3)),
@@ -249,7 +256,7 @@ MAPS: dict[str, tuple[Schema, Callable[[], RecordMap]]] = {
     "linear maps, table": (TABLE, lambda: linear_maps(TABLE, maps=3, clip=1.0)),
     "refinement": (SMALL, refinement),
 }
-_OUTLINES = {"_Outline"}  # of a plan: they read no rows
+_OUTLINES: set[str] = set()  # of a plan: they read no rows
 
 
 @cache
@@ -377,7 +384,6 @@ def test_every_chunk_that_records_go_through_has_neighbours_on_both_sides():
         "privacy/bounding.py": {"_BLOCK"},  # features
         "features/perceptual.py": {"_PUBLIC_ROWS"},  # public records
         "methods/refinement.py": {"_PIECE"},  # draws
-        "methods/mixture.py": {"_CHUNK"},
         "methods/mepf_matching.py": {"_AT_ONCE"},  # generated records
         "methods/mepf.py": {"_RULE_AT_ONCE"},
         "privacy/noise.py": {"_CHUNK"},  # numbers of noise

@@ -22,7 +22,7 @@ import shutil
 import stat
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn
 
 from sfumato.errors import BadInput, CorruptArtifact, SfumatoError, out_of_resources, printable
 
@@ -347,3 +347,12 @@ def _cause(error: BaseException) -> str:
 
 def _no_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is no JSON number")
+
+
+class Record:
+    """Base of frozen dataclasses of tensors and plain values that are saved by name, see `methods.saved`."""
+
+    kinds: ClassVar[dict[str, type[Record]]] = {}
+
+    def __init_subclass__(cls) -> None:
+        Record.kinds[cls.__name__] = cls

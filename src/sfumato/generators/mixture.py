@@ -10,30 +10,20 @@ where no number in [0, 1] could have them, as near as one comes. Vectors that a 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
-from typing import Self
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+
+from sfumato.files import Record
 
 # Of the largest variance, mean · (1 − mean), that a number in [0, 1] can have.
 _ATTAINABLE = 0.9
 _ROUNDS = 8
 
 
-class _Tensors:
-    """Frozen parameters that can be saved by name."""
-
-    def tensors(self) -> dict[str, Tensor]:
-        return {f.name: getattr(self, f.name) for f in fields(self)}  # type: ignore[arg-type]
-
-    @classmethod
-    def of(cls, tensors: dict[str, Tensor]) -> Self:
-        return cls(**{f.name: tensors[f.name] for f in fields(cls)})  # type: ignore[arg-type]
-
-
 @dataclass(frozen=True)
-class GaussianMixture(_Tensors):
+class GaussianMixture(Record):
     means: Tensor  # (classes, dim)
     basis: Tensor  # (dim, width), orthonormal columns
     weights: Tensor  # (classes, clusters), rows sum to 1
@@ -61,7 +51,7 @@ class GaussianMixture(_Tensors):
 
 
 @dataclass(frozen=True)
-class RangeFit(_Tensors):
+class RangeFit(Record):
     """y ↦ centre + shift + scale · (y − centre) for each place, to be clipped to [0, 1] afterwards."""
 
     centre: Tensor  # (places,)

@@ -1,8 +1,8 @@
 """First and second moments of records as noisy sums, and how to read them: shrinkage, noise edges, repairs.
 
-Releasing: a *view* turns a batch into vectors and the segment each is filed under. `FiledVector` sums the vectors (and counts
-them), `FiledSquare` their outer products; both divide by a radius first, so that a bound is 1 whatever the radius is and a plan
-can be written before the radius is known. The radius itself must be public or released.
+Releasing: a *view* turns a batch into vectors and the segment each is filed under. `counted` are the vectors with a count beside
+them, `scaled` factors of their outer products, `lengths` their norms; all are divided by a radius first, so that a bound is 1
+whatever the radius is and a query can be written before the radius is known. The radius itself must be public or released.
 
 Reading: a released moment is truth plus Gaussian noise of known size, so the noise can be reckoned with. All of that is
 post-processing of released numbers, free of charge.
@@ -15,92 +15,42 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from sfumato.data import Batch
-from sfumato.privacy import FeatureMap, OuterMap
 
 # Row-wise: (n records) → vectors (n, dim) and the segment of each, or None for one segment.
 View = Callable[[Batch], tuple[Tensor, Tensor | None]]
 
 
-class _Viewed:
-    """Computes a view once a batch, though the wall asks for vectors and segments apart."""
+def counted(view: View, radius: float, weight: float) -> View:
+    """[clip(v, radius) ÷ radius, weight]: norms ≤ √(1 + weight²), and the count is never scaled down with a long vector."""
 
-    def __init__(self, view: View | None) -> None:
-        self._view = view
-        self._seen: tuple[Batch, tuple[Tensor, Tensor | None]] | None = None
+    def rows(batch: Batch) -> tuple[Tensor, Tensor | None]:
+        vectors, segment = view(batch)
+        return functional.pad(clipped(vectors / radius, 1.0), (0, 1), value=weight), segment
 
-    def __call__(self, batch: Batch) -> tuple[Tensor, Tensor | None]:
-        if self._view is None:
-            raise ValueError("a map made for a plan has no view of records")
-        if self._seen is None or self._seen[0] is not batch:
-            self._seen = (batch, self._view(batch))
-        return self._seen[1]
+    return rows
 
 
-class FiledVector(FeatureMap):
-    """[clip(v, radius) / radius, w] of a record's vector v, filed under its segment. With w = 0 there is no count.
+def scaled(view: View, radius: float) -> View:
+    """v ÷ radius: a factor of second moments, which the wall clips to norm 1."""
 
-    **Guarantee**: the first part is clipped to norm 1 here, so the row's norm is at most √(1 + w²), reached only where it
-    should be; the count is never scaled down with a long vector. Row-wise if the view is.
-    """
+    def rows(batch: Batch) -> tuple[Tensor, Tensor | None]:
+        vectors, segment = view(batch)
+        return vectors / radius, segment
 
-    def __init__(
-        self,
-        dim: int,
-        *,
-        segments: int = 1,
-        count_weight: float = 0.0,
-        radius: float = 1.0,
-        view: View | None = None,
-    ) -> None:
-        self.dim = dim + (count_weight > 0)
-        self.segments = segments
-        self.count_weight = count_weight
-        self.radius = radius
-        self.bound = math.hypot(1.0, count_weight)
-        self._vectors = _Viewed(view)
-
-    def __call__(self, batch: Batch) -> Tensor:
-        rows = clipped(self._vectors(batch)[0] / self.radius, 1.0)
-        if self.count_weight > 0:
-            count = torch.full((len(batch), 1), self.count_weight)
-            rows = torch.cat([rows, count], dim=1)
-        return rows
-
-    def public_parts(self) -> tuple[Tensor, ...]:
-        return (torch.tensor([self.radius]),)
-
-    def segment_of(self, batch: Batch) -> Tensor | None:
-        return self._vectors(batch)[1]
+    return rows
 
 
-class FiledSquare(OuterMap):
-    """clip(v, radius) ⊗ clip(v, radius) / radius² of a record's vector v, filed under its segment.
+def lengths(view: View, radius: float, power: int = 1) -> View:
+    """(‖v‖ ÷ radius)^power, one number a record, which the wall clips to 1."""
 
-    **Guarantee**: factors of norm ≤ 1, products of norm ≤ 1. Symmetric, so replacing a record moves the sum by √2 at most.
-    """
+    def rows(batch: Batch) -> tuple[Tensor, Tensor | None]:
+        vectors, segment = view(batch)
+        return (torch.linalg.vector_norm(vectors, dim=1, keepdim=True) / radius) ** power, segment
 
-    symmetric = True
-    left_bound = right_bound = 1.0
-
-    def __init__(
-        self, dim: int, *, segments: int = 1, radius: float = 1.0, view: View | None = None
-    ) -> None:
-        self.left = self.right = dim
-        self.segments = segments
-        self.radius = radius
-        self._vectors = _Viewed(view)
-
-    def factors(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        rows = self._vectors(batch)[0] / self.radius
-        return rows, rows
-
-    def public_parts(self) -> tuple[Tensor, ...]:
-        return (torch.tensor([self.radius]),)
-
-    def segment_of(self, batch: Batch) -> Tensor | None:
-        return self._vectors(batch)[1]
+    return rows
 
 
 def clipped(rows: Tensor, radius: float) -> Tensor:
@@ -117,7 +67,7 @@ def smoothed(values: Tensor, window: int) -> Tensor:
     window = min(window, values.shape[-1])
     if window <= 1:
         return values
-    total = torch.nn.functional.pad(values.cumsum(-1), (1, 0))
+    total = functional.pad(values.cumsum(-1), (1, 0))
     index = torch.arange(values.shape[-1])
     low, high = (
         (index - window // 2).clamp(min=0),

@@ -11,7 +11,7 @@ With `codec`, the Gaussians live in the latent of a public codec, and its decode
     6.  refine: learn to tell draws from records, and keep the draws that look most like them       (paid gradient steps)
 
 Everything private is a sum of bounded vectors behind the wall. What a step needs to know of the records (a radius to clip to, a
-centre) it has from the releases before it, so the plan is fixed before a row is read.
+centre) it has from the releases before it, so the queries are fixed before a row is read.
 
 Public: the schema, the space's prior (how variance falls with frequency in pictures), the codec if there is one, all settings.
 """
@@ -20,103 +20,121 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from sfumato.data import Schema
+from sfumato.data import Batch, Schema
 from sfumato.errors import BadInput
 from sfumato.generators.mixture import GaussianMixture, RangeFit
+from sfumato.generators.moments import (
+    above_edge,
+    counted,
+    lengths,
+    positive,
+    scaled,
+    shrunk_moments,
+    smoothed,
+    symmetric,
+    wiener,
+)
 from sfumato.methods.base import Workspace
+from sfumato.methods.clusters import COUNT, OWN_MOMENTS, clustered, round_label
 from sfumato.methods.counts import apportion
-from sfumato.methods.estimation import Capacity, Estimation, all_shares, releases
-from sfumato.methods.latent import LatentSynthesizer
-from sfumato.methods.refinement import STEPS, Selection, charge_for, refinable
-from sfumato.methods.registry import register
-from sfumato.privacy import Plan, PrivateData, charge_of
-from sfumato.public.remembered import RememberingSpace
-from sfumato.public.space import CodecSpace
+from sfumato.methods.decoded import Encoded
+from sfumato.methods.refinement import (
+    Refinement,
+    WhitenedFeatures,
+    refinable,
+    refinement_query,
+)
+from sfumato.methods.registry import MethodInfo
+from sfumato.methods.saved import part
+from sfumato.methods.settings import setting
+from sfumato.privacy import Budget, Gate, Query
+from sfumato.privacy.query import gaussian_noise
+from sfumato.public.products import row_product
+from sfumato.public.space import Axes, CodecSpace
 from sfumato.public.spaces import Space, space_of
 
-_REFINEMENT = 1 / 3  # of the squared noise budget beside the others' 1: a quarter of the whole
-_CHUNK = 4000  # records drawn at a time
+# Shares of the squared noise budget, against one another; the refinement's is against the sum of the others.
+_ROUGH, _LENGTH, _MEANS, _POOLED, _CLASSES, _LLOYD = 0.01, 0.005, 0.095, 0.35, 0.25, 0.28
+_OWN, _REFINEMENT = 0.35, 1 / 3
+_NOISE_AT_ONE = 3.73  # the noise multiplier of ε = 1, δ = 1e-5 under zero-out
 _MOST_NUMBERS = 50_000_000  # in covariances of all clusters
+_RANGE_DRAWS = 4000
 
 
-@register(
-    "mixture",
-    title="Mixture",
-    paper="sfumato's own",
-    kinds=("images", "table"),
-    public="optional",
-    summary="Private means, covariances and clusters of each class in a private basis; samples in seconds, no network.",
-)
-class Mixture(LatentSynthesizer):
+class Mixture(Encoded):
     """Gaussian mixtures by class in a privately learnt basis.
 
     **Guarantee**: ten sums over all records (an eleventh with `cluster_directions`, and 60 gradients with `refine`), each of
     vectors of norm ≤ 1, of such a vector and a count (≤ √1.16), or of products of two vectors of norm ≤ 1, each with Gaussian
-    noise; their noise multipliers are m ÷ √share with shares that add up to 1, and m is calibrated to the budget exactly.
-    Centres, radii and bases that a sum uses were released before it or are public, so composition is the adaptive one of
-    Gaussian mechanisms. All else is post-processing.
+    noise, calibrated jointly and exactly. Centres, radii and bases that a sum uses were released before it or are public, so
+    composition is the adaptive one of Gaussian mechanisms. All else is post-processing.
     """
 
-    HELP = {
-        "refine": "Whether to draw more images than wanted and keep those most like the private ones; tables are not refined.",
-        "candidates": "With refine: how many images are drawn for each one kept.",
-        "codec": "Public codec whose latent replaces pixels: none, dct:K, pca:K (with --public), or a pretrained one's path.",
-        "cluster_directions": "Directions in which each cluster has a covariance of its own; 50 may pay from ε = 10 on; 0: none.",
-        "seed": "Public seed of the clusters' starting points; privacy noise never has a seed.",
-    }
+    info = MethodInfo(
+        name="mixture",
+        title="Mixture",
+        paper="sfumato's own",
+        kinds=("images", "table"),
+        public="optional",
+        summary="Private means, covariances and clusters of each class in a private basis; samples in seconds, no network.",
+    )
+    AT_ONCE = 4000
 
-    def __init__(
-        self,
-        *,
-        refine: bool = True,
-        candidates: int = 4,
-        codec: str | None = None,
-        cluster_directions: int = 0,
-        seed: int = 0,
-    ) -> None:
-        self.refine = refine
-        self.candidates = candidates
-        self.codec = codec
-        self.cluster_directions = cluster_directions
-        self.seed = seed
+    refine: bool = setting(
+        "Whether to draw more images than wanted and keep those most like the private ones; tables are not refined.",
+        default=True,
+    )
+    candidates: int = setting(
+        "With refine: how many images are drawn for each one kept.",
+        default=4,
+        low=1,
+        high=100,
+        free=True,
+    )
+    codec: str | None = setting(
+        "Public codec whose latent replaces pixels: none, dct:K, pca:K (with --public), or a pretrained one's path.",
+        default=None,
+    )
+    cluster_directions: int = setting(
+        "Directions in which each cluster has a covariance of its own; 50 may pay from ε = 10 on; 0: none.",
+        default=0,
+        low=0,
+    )
 
-    def plan(self, schema: Schema, noise_multiplier: float) -> Plan:
-        self._check()
-        dim = space_of(schema).dim if self.codec is None else self._facts(schema).dim
-        capacity = self._capacity(dim, schema, noise_multiplier)
-        maps = releases(dim, schema.n_classes, capacity)
-        noise = self._noise(schema, capacity, noise_multiplier)
-        plan = tuple(charge_of(phi, noise(share), label=label) for label, phi, share in maps)
-        if self._refines(schema):
-            plan += (charge_for(schema, noise(self._refinement(capacity))),)
-        return plan
-
-    def _check(self) -> None:
-        if not isinstance(self.refine, bool):
-            raise BadInput(f"mixture's refine must be true or false, not {self.refine!r}.")
-        each = self.candidates
-        if isinstance(each, bool) or not isinstance(each, int) or not 1 <= each <= 100:
-            raise BadInput(
-                f"mixture's candidates must be a whole number from 1 to 100, not {each!r}."
-            )
-        own = self.cluster_directions
-        if isinstance(own, bool) or not isinstance(own, int) or own < 0:
-            raise BadInput(
-                f"mixture's cluster_directions must be a whole number of at least 0, not {own!r}."
-            )
-
-    def _capacity(self, dim: int, schema: Schema, noise_multiplier: float) -> Capacity:
-        capacity = Capacity.of(dim, schema.n_classes, noise_multiplier, self.cluster_directions)
-        held = max(1, schema.n_classes) * capacity.clusters * capacity.basis**2
-        if capacity.own and held > _MOST_NUMBERS:
+    def queries(self, schema: Schema, budget: Budget) -> list[Query]:
+        dim = space_of(schema).dim if self.codec is None else self.codec_facts(schema).dim
+        classes = max(1, schema.n_classes)
+        size = self._size = Capacity.of(
+            dim, schema.n_classes, gaussian_noise(budget), self.cluster_directions
+        )
+        clusters = classes * size.clusters
+        if size.own and clusters * size.basis**2 > _MOST_NUMBERS:
             raise BadInput(
                 "mixture's cluster_directions are too much for so many classes and clusters; set it to 0."
             )
-        return capacity
+        asked = [
+            _mean("rough mean", dim, _ROUGH),
+            _length("length"),
+            _mean("class means", dim, _MEANS, segments=classes),
+            _length("length within classes"),
+            _length("squared length within classes"),
+            _square("pooled second moment", size.band, _POOLED),
+            _square("class second moments", size.by_class, _CLASSES, segments=classes),
+        ]
+        around = _mean("", size.coordinates, _LLOYD / size.rounds, segments=clusters)
+        asked += [replace(around, label=round_label(number)) for number in range(size.rounds)]
+        if size.own:
+            asked.append(_square(OWN_MOMENTS, size.own, _OWN, segments=clusters))
+        if self._refines(schema):
+            share = _REFINEMENT * math.fsum(query.share for query in asked)
+            asked.append(refinement_query(schema, share))
+        return asked
 
     def _uses_public(self) -> bool:
         return self.codec is not None
@@ -124,95 +142,293 @@ class Mixture(LatentSynthesizer):
     def _refines(self, schema: Schema) -> bool:
         return self.refine and refinable(schema)
 
-    def _refinement(self, capacity: Capacity) -> float:
-        return _REFINEMENT * all_shares(capacity)
-
-    def _noise(
-        self, schema: Schema, capacity: Capacity, noise_multiplier: float
-    ) -> Callable[[float], float]:
-        """From a release's share of the squared budget to its noise multiplier; the shares of all releases add up to `whole`."""
-        whole = all_shares(capacity)
-        if self._refines(schema):
-            whole += self._refinement(capacity)
-        return lambda share: noise_multiplier * math.sqrt(whole / share)
-
-    def _fit(self, data: PrivateData, noise_multiplier: float, workspace: Workspace) -> None:
-        schema = data.schema
-        self.space_ = space = self._space(schema, workspace)
-        if self.codec is not None:
-            # For the length of the fit only: what it remembers is private.
-            space = RememberingSpace(space)
-        capacity = self._capacity(space.dim, schema, noise_multiplier)
-        noise = self._noise(schema, capacity, noise_multiplier)
-        estimation = Estimation(data, space, capacity, noise, workspace, self.seed)
-        self.mixture_ = estimation.mixture()
-        self.shares_ = estimation.shares.to(torch.float32)
+    def _fit(self, data: Gate, run: Workspace) -> None:
+        space, size = self._opened(data.schema, run), self._size
+        encode = space.encode if self.codec is None else data.remember(space.encode)
+        random = torch.Generator().manual_seed(self.seed)
+        place = locate(data, space, encode)
+        classes = class_means(data, place, encode)
+        pooled = pooled_moment(data, space, classes, place.radius, size)
+        moments = class_moments(data, classes, pooled, size.by_class)
+        self.mixture_ = clustered(data, classes, pooled, moments, size, random)
+        self.shares_ = classes.shares.to(torch.float32)
         self.range_ = self._range_fit()
-        self.selection_: Selection | None = None
-        if self._refines(schema):
-            with workspace.progress.stage("Telling draws from records", STEPS) as stage:
-                self.selection_ = Selection.learnt(
-                    data,
-                    noise(self._refinement(capacity)),
-                    self.shares_,
-                    estimation.size,
-                    self._records,
-                    self.space_.seen,
-                    self.seed,
-                    lambda _: stage.advance(),
-                )
-            workspace.log({"event": "release", "label": "refinement"})
+        self.refinement_: Refinement | None = None
+        if self._refines(data.schema):
+            self.refinement_ = Refinement.learnt(
+                data, run, self.shares_, classes.size, self._records, self._space.seen, self.seed
+            )
 
-    def _space(self, schema: Schema, workspace: Workspace) -> Space:
+    # -- the space, and back from it ---------------------------------------------------------------------------------
+
+    def _opened(self, schema: Schema, run: Workspace) -> Space:
+        """The space with a prior, which only a fit needs."""
         if self.codec is None:
             return space_of(schema)
-        self.codec_ = self._open_codec(schema, workspace)
-        return CodecSpace.ordered(self.codec_, workspace.public, seed=self.seed)
+        space = CodecSpace.ordered(self.open_codec(schema, run), run.public, seed=self.seed)
+        self.axes_ = space.axes
+        return space
+
+    @property
+    def _space(self) -> Space:
+        return space_of(self.schema_) if self.codec is None else CodecSpace(self.codec_, self.axes_)
 
     def _range_fit(self) -> RangeFit:
         """One for all classes: of a class's own, the noise in its mean would make a mark that tells the class."""
-        if not self.space_.ranged:
-            return RangeFit.none(self.space_.places)
-        random = torch.Generator().manual_seed(self.seed)
-        labels = apportion(self.shares_, 4000, random)
-        draws = self.space_.raw(self.mixture_.draw(labels, random))
-        centre = self.shares_ @ self.space_.raw(self.mixture_.means)
-        return RangeFit.to(centre, draws)
+        space, random = self._space, torch.Generator().manual_seed(self.seed)
+        if not space.ranged:
+            return RangeFit.none(space.places)
+        labels = apportion(self.shares_, _RANGE_DRAWS, random)
+        draws = space.raw(self.mixture_.draw(labels, random))
+        return RangeFit.to(self.shares_ @ space.raw(self.mixture_.means), draws)
 
-    def _sample(self, n: int, generator: torch.Generator) -> tuple[Tensor, Tensor | None]:
-        labels = apportion(self.shares_, n, generator)
-        parts = []
-        for part in labels.split(_CHUNK):
-            if self.selection_ is None:
-                parts.append(self._records(part, generator))
-            else:
-                parts.append(self.selection_.draw(part, self._records, generator, self.candidates))
-        return torch.cat(parts), labels if self.schema_.labelled else None
+    def _records(self, labels: Tensor, random: torch.Generator) -> Tensor:
+        space = self._space
+        return space.finish(self.range_(space.raw(self.mixture_.draw(labels, random))), random)
 
-    def _records(self, labels: Tensor, generator: torch.Generator) -> Tensor:
-        raw = self.space_.raw(self.mixture_.draw(labels, generator))
-        return self.space_.finish(self.range_(raw), generator)
+    def _sample(self, labels: Tensor, random: torch.Generator) -> Tensor:
+        if self.refinement_ is None:
+            return self._records(labels, random)
+        return self.refinement_.draw(self.schema_, labels, self._records, random, self.candidates)
 
-    def _state(self) -> dict[str, Tensor]:
-        chosen = self.selection_.tensors() if self.selection_ else {}
-        if self.codec is not None:
-            chosen |= self._codec_state()
-        return {
-            **self.mixture_.tensors(),
-            **self.range_.tensors(),
-            **self.space_.tensors(),
-            **chosen,
-            "shares": self.shares_,
-        }
+    def _earlier(self, state: dict[str, Tensor]) -> dict[str, Any]:
+        def kept(cls: type[Any]) -> Any:
+            return cls(**{field.name: state[field.name] for field in fields(cls)})
 
-    def _restore(self, state: dict[str, Tensor]) -> None:
-        if self.codec is None:
-            self.space_ = space_of(self.schema_)
-        else:
-            self._restore_codec(state)
-            self.space_ = CodecSpace.restored(self.codec_, state)
-        self.mixture_ = GaussianMixture.of(state)
-        self.range_ = RangeFit.of(state)
-        self.shares_ = state["shares"]
-        refines = self._refines(self.schema_)
-        self.selection_ = Selection.restored(state, self.schema_) if refines else None
+        axes, chosen = part(state, "axes."), part(state, "refinement.")
+        found = {"mixture_": kept(GaussianMixture), "range_": kept(RangeFit)}
+        found["axes_"] = Axes(**axes) if axes else None
+        found["refinement_"] = None
+        if chosen:
+            features = WhitenedFeatures(chosen["centre"], chosen["mixing"])
+            found["refinement_"] = Refinement(features, chosen["weights"])
+        return {**super()._earlier(state), **found}
+
+
+# -- what is asked for ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Capacity:
+    """How much is asked of the records: a public rule of the schema and of how loud noise is at the budget."""
+
+    band: int  # axes of the pooled second moment
+    basis: int  # directions that classes and clusters are described in
+    by_class: int  # directions with a second moment of each class's own
+    clusters: int  # in each class
+    coordinates: int  # that clusters are told apart by
+    rounds: int
+    own: int  # directions with a second moment of each cluster's own
+
+    @classmethod
+    def of(cls, dim: int, n_classes: int, noise_multiplier: float, own: int = 0) -> Capacity:
+        """For vectors of `dim` numbers; `own` directions with a second moment of each cluster's own are asked for."""
+        classes = max(1, n_classes)
+        # Four times less noise is good for twice as many parameters of each kind; at 1 stand ε = 1, δ = 1e-5 under zero-out.
+        growth = min(max(math.sqrt(_NOISE_AT_ONE / noise_multiplier), 0.5), 2.5)
+        band = min(dim, 324)
+        basis = min(band, round(80 * math.sqrt(growth)))
+        return cls(
+            band=band,
+            basis=basis,
+            by_class=min(basis, max(4, math.isqrt(250_000 // classes))),
+            clusters=max(2, round(growth * min(24, max(4, 80 // classes)))),
+            coordinates=min(basis, round(16 * growth)),
+            rounds=3,
+            own=min(own, basis),
+        )
+
+
+def _mean(label: str, dim: int, share: float, *, segments: int = 1) -> Query:
+    """Vectors in the unit ball, and a count beside them."""
+    bound = math.hypot(1, COUNT)
+    return Query(label=label, shape=(dim + 1,), bound=bound, segments=segments, share=share)
+
+
+def _length(label: str) -> Query:
+    return Query(label=label, shape=(1,), non_negative=True, share=_LENGTH)
+
+
+def _square(label: str, dim: int, share: float, *, segments: int = 1) -> Query:
+    """Second moments of vectors in the unit ball."""
+    return Query(label=label, shape=(dim, dim), symmetric=True, segments=segments, share=share)
+
+
+def _known(batch: Batch) -> Tensor | None:
+    """One segment for all; records whose label is none of the classes are left out everywhere."""
+    return None if batch.labels is None else batch.labels.clamp(max=0)
+
+
+def _radius(typical: float, largest: float) -> float:
+    """A radius to clip to: a little more than a typical length, and never senseless when noise drowned it."""
+    return min(max(1.05 * typical, 0.02 * largest), largest)
+
+
+Encode = Callable[[Batch], Tensor]  # (n records) → (n, numbers), row-wise
+
+# -- 0. where, and how far -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Place:
+    centre: Tensor  # (dim,)
+    radius: float
+
+
+def locate(data: Gate, space: Space, encode: Encode) -> Place:
+    release = data.sum(
+        "rough mean",
+        counted(lambda batch: (encode(batch), _known(batch)), space.radius, COUNT),
+        given=(space.radius,),
+    )
+    value, noise = release.value, release.noise_std
+    # Where the number of records is private, their noisy count must do; the noise of it is then the least that is sure.
+    count = float(data.public_size or max(float(value[0, -1]), noise) / COUNT)
+    mean = value[:, :-1] * space.radius / count
+    centre = wiener(mean, torch.tensor([noise * space.radius / count]), 8)[0].float()
+    reach = 2 * space.radius
+    total = data.sum(
+        "length",
+        lengths(lambda batch: (encode(batch) - centre, _known(batch)), reach),
+        given=(centre, reach),
+    )
+    return Place(centre, _radius(float(total.value) * reach / count, space.radius))
+
+
+# -- 1. class means --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Classes:
+    counts: Tensor  # (classes,), 0 where there are no records
+    means: Tensor  # (classes, dim) float32
+    within: Encode  # records around their class mean, (n, dim)
+
+    @property
+    def size(self) -> float:
+        return float(self.counts.sum())
+
+    @property
+    def shares(self) -> Tensor:
+        return self.counts / self.counts.sum()
+
+    @property
+    def present(self) -> Tensor:
+        return self.counts > 0
+
+
+def class_means(data: Gate, place: Place, encode: Encode) -> Classes:
+    classes, radius = max(1, data.schema.n_classes), place.radius
+    release = data.sum(
+        "class means",
+        counted(lambda batch: (encode(batch) - place.centre, batch.labels), radius, COUNT),
+        given=(place.centre, radius),
+    )
+    value, noise = release.value, release.noise_std
+    seen, doubt = value[:, -1] / COUNT, noise / COUNT
+    total = float(data.public_size or max(1.0, float(seen.sum())))
+    present = seen > min(2 * doubt, 0.5 * total / classes)
+    if not bool(present.any()):
+        present = torch.ones_like(present)
+    # Counts below their own noise would blow a sum up to a mean.
+    counts = torch.where(present, seen, 0.0).clamp(min=0.0)
+    if float(counts.sum()) <= 0:
+        counts = torch.full_like(seen, total / classes)
+    present, size = counts > 0, float(counts.sum())
+    sums = value[:, :-1] * radius  # (classes, dim)
+    pooled = sums[present].sum(0) / size
+    spread = noise * radius * math.sqrt(int(present.sum())) / size
+    pooled = wiener(pooled[None], torch.tensor([spread]), 8)[0]
+    means = pooled.repeat(classes, 1)
+    own = sums[present] / counts[present, None] - pooled
+    window = max(1, 24 // int(present.sum()))
+    means[present] += wiener(own, noise * radius / counts[present], window)
+    means = (means + place.centre).float()
+
+    def within(batch: Batch) -> Tensor:
+        around = means[0] if batch.labels is None else means[batch.labels.clamp(min=0)]
+        return encode(batch) - around
+
+    return Classes(counts, means, within)
+
+
+# -- 2. pooled second moment and basis ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Pooled:
+    spectrum: Tensor  # (basis,)
+    basis: Tensor  # (dim, basis) float32, orthonormal columns
+    residual: Tensor  # (dim,) standard deviations
+    latent: Encode  # records around their class mean, in the basis, (n, basis)
+
+
+def pooled_moment(
+    data: Gate, space: Space, classes: Classes, radius: float, size: Capacity
+) -> Pooled:
+    band, reach = size.band, 4 * radius
+    # Halfway to equal variances: high frequencies are heard over the noise without drowning the low ones.
+    prior = (space.prior[:band] / space.prior[0]) ** 0.25
+    lift = (1 / prior).float()
+
+    def lifted(batch: Batch) -> tuple[Tensor, Tensor | None]:
+        return classes.within(batch)[:, :band] * lift, _known(batch)
+
+    given = (classes.means, lift)
+    total = data.sum("length within classes", lengths(lifted, reach), given=(*given, reach))
+    radius = _radius(float(total.value) * reach / classes.size, reach)
+    squares = lengths(lifted, 3 * radius, power=2)
+    total = data.sum("squared length within classes", squares, given=(*given, radius))
+    squared = float(total.value) * 9 * radius**2 / classes.size
+    release = data.sum("pooled second moment", scaled(lifted, radius), given=(*given, radius))
+    scale = radius**2 / classes.size
+    seen = symmetric(release.value.view(band, band)) * scale
+    # Off the diagonal, symmetrising has taken out half of the noise's variance.
+    kept = above_edge(seen, release.noise_std * scale / math.sqrt(2))
+    rest = smoothed(seen.diagonal() - kept.diagonal(), 24).clamp(min=0)
+    # Clipping shortened the long records; their squared length was asked for apart.
+    trace = float((kept.diagonal() + rest).sum())
+    stretch = min(max(squared / max(trace, 1e-12), 1.0), 3.0)
+    moment = (kept + rest.diag()) * (prior[:, None] * prior) * stretch
+    moment += torch.eye(band, dtype=moment.dtype) * max(1e-9, 1e-6 * float(moment.trace()) / band)
+    values, vectors = torch.linalg.eigh(moment)
+    spectrum = values.flip(0)[: size.basis].clamp(min=1e-9)
+    leading = vectors.flip(1)[:, : size.basis]
+    residual = (moment.diagonal() - (leading**2 * spectrum).sum(1)).clamp(min=0)
+    # Above the band, the residual falls on as the prior does.
+    tail = space.prior[band:] / space.prior[max(0, band - 32) : band].mean()
+    residual = torch.cat([residual, residual[max(0, band - 32) :].mean() * tail]).sqrt()
+    basis = torch.zeros(space.dim, size.basis)
+    basis[:band] = axes = leading.float()
+    return Pooled(
+        spectrum, basis, residual, lambda batch: row_product(classes.within(batch)[:, :band], axes)
+    )
+
+
+# -- 3. class second moments -------------------------------------------------------------------------------------------------
+
+
+def class_moments(data: Gate, classes: Classes, pooled: Pooled, width: int) -> Tensor:
+    """(classes, basis, basis); the first `width` directions have a second moment of each class's own."""
+    root = pooled.spectrum[:width] ** 0.25
+    lift = (1 / root).float()
+    target = (root**2).diag()  # the pooled moment in these coordinates
+    radius = math.sqrt(float(target.trace()))
+    release = data.sum(
+        "class second moments",
+        scaled(lambda batch: (pooled.latent(batch)[:, :width] * lift, batch.labels), radius),
+        given=(classes.means, pooled.basis, lift, radius),
+    )
+    present = classes.present.nonzero().squeeze(1)
+    counts = classes.counts[present]
+    value = release.value.view(-1, width, width)[present]
+    seen = symmetric(value) * radius**2 / counts[:, None, None]
+    trace = float((seen.diagonal(dim1=1, dim2=2).sum(1) * counts).sum() / counts.sum())
+    # Clipping shortened these as well; on average their trace is the pooled one.
+    seen = seen * min(max(radius**2 / max(trace, 1e-12), 1.0), 3.0)
+    doubts = release.noise_std * radius**2 / counts
+    own = shrunk_moments(seen, target, doubts) * (root[:, None] * root)
+    moments = pooled.spectrum.diag().repeat(len(classes.counts), 1, 1)
+    spectrum = pooled.spectrum[:width].expand(len(present), -1)
+    moments[present, :width, :width] = positive(own, spectrum, 0.02)
+    return moments

@@ -4,38 +4,39 @@ A mixture of Gaussians has the right means and covariances and the wrong texture
 need no training. DP-DRE tells private from public features; here the base distribution is the private mixture itself, which may
 be drawn from for ever.
 
-    1.  a portrait of an image: scattering features, whitened by the draws' own covariance within classes      (free)
+    1.  scattering features of an image, whitened by the draws' own covariance within classes                  (free)
     2.  one linear classifier of 2C classes, real or drawn, each of class c, by full-batch gradient descent:
         the gradients of the real records are noisy sums, those of the draws are free                          (paid steps)
-    3.  draw several times as many as wanted; keep in each class those with the highest log p(real, y | portrait) (free)
+    3.  draw several times as many as wanted; keep in each class those with the highest log p(real, y | features) (free)
 
-A record's gradient is the product of its 2C errors and its portrait, so its length is known in closed form and the sum over
+A record's gradient is the product of its 2C errors and its features, so its length is known in closed form and the sum over
 records is one matrix product. Private: the records, in step 2 only.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import lru_cache
 
 import torch
 from torch import Tensor
 
 from sfumato.data import Batch, Schema
-from sfumato.privacy import Charge, OuterMap, PrivateData, Step, balanced, enforced_bound
+from sfumato.files import Record
+from sfumato.methods.base import Workspace
+from sfumato.privacy import Gate, Query, balanced
 from sfumato.public.products import row_product
-from sfumato.public.remembered import Remembered
 from sfumato.public.scattering import Scattering
 
 STEPS = 60
 WIDTH = 400  # whitened features
-_LABEL = "refinement"
+LABEL = "refinement"
 _SCALES = 2
 _MOST_FEATURES = 5000
 _DRAWS = 5  # for each feature, to whiten by and to tell records from
-_CONSTANT = 0.3  # beside a portrait of length about 1
+_CONSTANT = 0.3  # beside features of length about 1
 _RATE, _MOMENTUM = 4.0, 0.9
 # Noise of a step ÷ number of records up to which the rate is as it stands; above, steps shorten in proportion.
 _QUIET = 1e-3
@@ -49,20 +50,14 @@ def refinable(schema: Schema) -> bool:
     return schema.kind == "images" and min(schema.shape[1:]) >= 2**_SCALES
 
 
-def charge_for(schema: Schema, noise_multiplier: float) -> Charge:
-    """What the steps cost, from public facts alone."""
-    phi = Gradients.shaped(schema)
-    return Charge(
-        label=_LABEL,
-        bound=enforced_bound(phi),
-        noise_multiplier=noise_multiplier * math.sqrt(STEPS),
-        steps=STEPS,
-        dimension=phi.dim,
-    )
+def refinement_query(schema: Schema, share: float) -> Query:
+    """Gradients of the classifier: 2C errors ⊗ features, each product clipped to norm 1."""
+    shape = (2 * max(1, schema.n_classes), min(WIDTH, _scattering(schema).dim) + 1)
+    return Query(label=LABEL, shape=shape, steps=STEPS, share=share)
 
 
 @dataclass(frozen=True)
-class Portraits:
+class WhitenedFeatures(Record):
     """Scattering features, whitened to length about 1, and a constant."""
 
     centre: Tensor  # (features,)
@@ -70,27 +65,25 @@ class Portraits:
 
     @classmethod
     def by(
-        cls, schema: Schema, shares: Tensor, draw: Draw, generator: torch.Generator
-    ) -> tuple[Portraits, Tensor, Tensor]:
-        """Whitened by draws of the generator; also the portraits of these draws and their classes."""
+        cls, schema: Schema, shares: Tensor, draw: Draw, random: torch.Generator
+    ) -> tuple[WhitenedFeatures, Tensor, Tensor]:
+        """Whitened by draws of the generator; also the whitened features of these draws and their classes."""
         scattering = _scattering(schema)
         present = (shares > 0).nonzero().squeeze(1)
         each = max(50, _DRAWS * scattering.dim // len(present))
         parts = []
         square = torch.zeros(scattering.dim, scattering.dim)
         for code in present.tolist():
-            features = _features(scattering, draw(torch.full((each,), code), generator))
+            features = _features(scattering, draw(torch.full((each,), code), random))
             parts.append(features)
             around = features - features.mean(0)
             square.addmm_(around.T, around)
         rows = torch.cat(parts)
-        centre = rows.mean(0)
-        square /= len(rows)
-        values, vectors = _leading(square, min(WIDTH, scattering.dim), generator)
+        values, vectors = _leading(square / len(rows), min(WIDTH, scattering.dim), random)
         # Directions in which draws hardly vary (a constant picture) must not be blown up.
         values = values.clamp(min=max(1e-8, 1e-5 * float(values[0])))
-        portraits = cls(centre, (vectors / (values * len(values)).sqrt()).contiguous())
-        return portraits, portraits.of(rows), present.repeat_interleave(each)
+        whitened = cls(rows.mean(0), (vectors / (values * len(values)).sqrt()).contiguous())
+        return whitened, whitened.of(rows), present.repeat_interleave(each)
 
     def of(self, features: Tensor) -> Tensor:
         rows = row_product(features - self.centre, self.mixing)
@@ -100,123 +93,96 @@ class Portraits:
         return self.of(_features(_scattering(schema), records))
 
 
-class Gradients(OuterMap):
-    """(p − e_y) ⊗ portrait: the gradient of the cross entropy of a linear classifier, for a real record of class y.
-
-    **Guarantee**: balanced, so that the right factor has norm 1 and the left one, the whole gradient's length, is clipped to 1.
-    Row-wise. Records whose label is none of the classes count for nothing.
-    """
-
-    left_bound = right_bound = 1.0
-
-    def __init__(
-        self, classes: int, width: int, portrait: Callable[[Batch], Tensor] | None
-    ) -> None:
-        self.left, self.right = 2 * classes, width + 1
-        self._portrait = portrait
-        self.weights = torch.zeros(self.left, self.right)
-
-    @classmethod
-    def shaped(cls, schema: Schema, portrait: Callable[[Batch], Tensor] | None = None) -> Gradients:
-        width = min(WIDTH, _scattering(schema).dim)
-        return cls(max(1, schema.n_classes), width, portrait)
-
-    def factors(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        if self._portrait is None:
-            raise ValueError("a map made for a plan has no view of records")
-        rows = self._portrait(batch)
-        labels = batch.labels
-        if labels is None:
-            labels = torch.zeros(len(batch), dtype=torch.int64)
-        errors = _errors(row_product(rows, self.weights.T), labels.clamp(min=0))
-        return balanced(torch.where(labels[:, None] >= 0, errors, 0.0), rows)
-
-
 @dataclass(frozen=True)
-class Selection:
-    """Scores candidates by log p(real, y | portrait) and keeps the best."""
+class Refinement(Record):
+    """Scores candidates by log p(real, y | features) and keeps the best."""
 
-    portraits: Portraits
+    features: WhitenedFeatures
     weights: Tensor  # (2 · classes, width + 1)
-    schema: Schema
 
     @classmethod
     def learnt(
         cls,
-        data: PrivateData,
-        noise_multiplier: float,
+        data: Gate,
+        run: Workspace,
         shares: Tensor,
         size: float,
         draw: Draw,
         seen: Callable[[Batch], Tensor],
         seed: int,
-        on_step: Callable[[Step], None],
-    ) -> Selection:
+    ) -> Refinement:
         """The classifier of real and drawn; `size` is the public or released number of records.
 
         `seen` gives the pixels of real records, less what no draw can have: else that alone would tell the two apart.
         """
         schema, random = data.schema, torch.Generator().manual_seed(seed)
-        portraits, drawn, codes = Portraits.by(schema, shares, draw, random)
-        remembered = Remembered(lambda batch: portraits(schema, seen(batch)))
-        phi = Gradients.shaped(schema, remembered)
-        charge = charge_for(schema, noise_multiplier)
-        steps = data.poisson_steps(
-            charge.rate,
-            charge.steps,
-            charge.noise_multiplier,
-            bound=charge.bound,
-            label=charge.label,
-            dimension=charge.dimension,
-        )
+        features, drawn, codes = WhitenedFeatures.by(schema, shares, draw, random)
+        of_records = data.remember(lambda batch: features(schema, seen(batch)))
         # The draws are as many of each class; weighted, they have the classes' shares as the real records do.
         weight = (shares[codes] / shares[codes].sum())[:, None]
-        rate = _RATE / max(1.0, charge.noise_std / size / _QUIET)
-        velocity, mean = torch.zeros_like(phi.weights), torch.zeros_like(phi.weights)
-        for step in steps:
-            real = step.noisy_sum(phi).view_as(phi.weights).to(torch.float32) / size
-            errors = _errors(drawn @ phi.weights.T, codes + phi.left // 2)
-            velocity = _MOMENTUM * velocity + 0.5 * (real + (errors * weight).T @ drawn)
-            phi.weights = phi.weights - rate * velocity
+        rate = _RATE / max(1.0, data.noise_std(LABEL) / size / _QUIET)
+        weights = torch.zeros(2 * len(shares), drawn.shape[1])
+        velocity, mean = torch.zeros_like(weights), torch.zeros_like(weights)
+        gradients = record_gradients(of_records, weights)
+        training = run.training(
+            "Telling draws from records",
+            random,
+            stage=LABEL,
+            weights=weights,
+            velocity=velocity,
+            mean=mean,
+        )
+        for step in training(data.steps(LABEL)):
+            real = step.sum(gradients).view_as(weights).to(torch.float32) / size
+            errors = _errors(drawn @ weights.T, codes + len(shares))
+            velocity.copy_(_MOMENTUM * velocity + 0.5 * (real + (errors * weight).T @ drawn))
+            weights -= rate * velocity
             # Averaging the second half takes out most of the noise.
             if step.index >= STEPS // 2:
-                mean += phi.weights / (STEPS - STEPS // 2)
-            on_step(step)
-        return cls(portraits, mean, schema)
+                mean += weights / (STEPS - STEPS // 2)
+        run.log({"event": "release", "label": LABEL})
+        return cls(features, mean)
 
-    def scores(self, records: Tensor, labels: Tensor) -> Tensor:
-        logits = self.portraits(self.schema, records) @ self.weights.T
+    def scores(self, schema: Schema, records: Tensor, labels: Tensor) -> Tensor:
+        logits = self.features(schema, records) @ self.weights.T
         return logits.log_softmax(1).gather(1, labels[:, None]).squeeze(1)
 
     def draw(
-        self, labels: Tensor, draw: Draw, generator: torch.Generator, candidates_each: int
+        self, schema: Schema, labels: Tensor, draw: Draw, random: torch.Generator, each: int
     ) -> Tensor:
-        """A record for each label: of so many candidates a label, each class's best."""
-        wanted = labels.repeat_interleave(candidates_each)
-        candidates = draw(wanted, generator)
-        # In pieces: a portrait is made of thousands of features.
+        """A record for each label: of `each` candidates a label, each class's best."""
+        wanted = labels.repeat_interleave(each)
+        candidates = draw(wanted, random)
+        # In pieces: there are thousands of features.
         pieces = zip(candidates.split(_PIECE), wanted.split(_PIECE), strict=True)
-        scores = torch.cat([self.scores(records, codes) for records, codes in pieces])
+        scores = torch.cat([self.scores(schema, records, codes) for records, codes in pieces])
         chosen = torch.empty_like(labels)
         for code in labels.unique().tolist():
             places = (labels == code).nonzero().squeeze(1)
             of_class = (wanted == code).nonzero().squeeze(1)
             best = scores[of_class].argsort(descending=True, stable=True)[: len(places)]
             # In random order, lest a record's place tell its rank.
-            chosen[places] = of_class[best[torch.randperm(len(best), generator=generator)]]
+            chosen[places] = of_class[best[torch.randperm(len(best), generator=random)]]
         return candidates[chosen]
 
-    def tensors(self) -> dict[str, Tensor]:
-        return {**dict(self._portrait_tensors()), "refinement.weights": self.weights}
 
-    def _portrait_tensors(self) -> Iterator[tuple[str, Tensor]]:
-        for part in fields(Portraits):
-            yield f"refinement.{part.name}", getattr(self.portraits, part.name)
+def record_gradients(
+    features: Callable[[Batch], Tensor], weights: Tensor
+) -> Callable[[Batch], tuple[Tensor, Tensor]]:
+    """(p − e_y) ⊗ features: the gradient of the cross entropy of a linear classifier, for a real record of class y.
 
-    @classmethod
-    def restored(cls, tensors: dict[str, Tensor], schema: Schema) -> Selection:
-        parts = {part.name: tensors[f"refinement.{part.name}"] for part in fields(Portraits)}
-        return cls(Portraits(**parts), tensors["refinement.weights"], schema)
+    **Guarantee**: balanced, so that the right factor has norm 1 and the left one, the whole gradient's length, is what the wall
+    clips to 1. Row-wise. Records whose label is none of the classes count for nothing.
+    """
+
+    def gradients(batch: Batch) -> tuple[Tensor, Tensor]:
+        rows, labels = features(batch), batch.labels
+        if labels is None:
+            labels = torch.zeros(len(batch), dtype=torch.int64)
+        errors = _errors(row_product(rows, weights.T), labels.clamp(min=0))
+        return balanced(torch.where(labels[:, None] >= 0, errors, 0.0), rows)
+
+    return gradients
 
 
 def _errors(logits: Tensor, codes: Tensor) -> Tensor:

@@ -9,26 +9,18 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 from safetensors.torch import load as tensors_of
 from safetensors.torch import save as bytes_of
 from torch import Tensor, nn
 
 from sfumato.errors import CorruptArtifact
+from sfumato.files import Record as Record
 from sfumato.public.codec import Codec, codec_from_state
 
 _HEADER = "learnt"
 _PLAIN = (bool, int, float, str, list, tuple, dict, type(None))
-
-
-class Record:
-    """Base of frozen dataclasses that can be saved by name."""
-
-    kinds: ClassVar[dict[str, type[Record]]] = {}
-
-    def __init_subclass__(cls) -> None:
-        Record.kinds[cls.__name__] = cls
 
 
 def learnt(owner: object, *, but: tuple[str, ...] = ()) -> dict[str, Any]:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from sfumato.data import Batch, Dataset
+from sfumato.files import Record
 from sfumato.public.codec import Codec
 from sfumato.public.spaces import MOST_COEFFICIENTS, Space, as_bytes
 
@@ -20,11 +21,10 @@ from sfumato.public.spaces import MOST_COEFFICIENTS, Space, as_bytes
 _RECORDS = 2000
 # An axis on which public records hardly vary may matter for private ones all the same.
 _LEAST = 1e-3
-_ORDER, _TURN = "axes.order", "axes.turn"
 
 
 @dataclass(frozen=True)
-class Axes:
+class Axes(Record):
     """Orthonormal axes of a latent space, those with the largest variance among public vectors first."""
 
     order: Tensor  # (dim,) a permutation of the codec's numbers
@@ -73,7 +73,7 @@ class CodecSpace(Space):
         self.dim = self.places = codec.dim
         self.radius = codec.bound
         self.prior = torch.ones(codec.dim, dtype=torch.float64) if prior is None else prior
-        self._axes = axes
+        self.axes = axes  # all that must be saved; the prior serves a fit only
 
     @classmethod
     def ordered(cls, codec: Codec, public: Dataset | None, *, seed: int) -> CodecSpace:
@@ -84,22 +84,12 @@ class CodecSpace(Space):
         vectors = codec.encode(public.take(np.sort(chosen)).pixels())
         return cls(codec, *Axes.along(vectors))
 
-    @classmethod
-    def restored(cls, codec: Codec, tensors: dict[str, Tensor]) -> CodecSpace:
-        """For samples: what `tensors` kept. The prior served the fit only."""
-        if _ORDER not in tensors:
-            return cls(codec)
-        return cls(codec, Axes(tensors[_ORDER], tensors[_TURN]))
-
-    def tensors(self) -> dict[str, Tensor]:
-        return {} if self._axes is None else {_ORDER: self._axes.order, _TURN: self._axes.turn}
-
     def encode(self, batch: Batch) -> Tensor:
         vectors = self.codec.encode(batch.pixels())
-        return vectors if self._axes is None else self._axes.into(vectors)
+        return vectors if self.axes is None else self.axes.into(vectors)
 
     def raw(self, vectors: Tensor) -> Tensor:
-        return vectors if self._axes is None else self._axes.back(vectors)
+        return vectors if self.axes is None else self.axes.back(vectors)
 
     def finish(self, raw: Tensor, generator: torch.Generator) -> Tensor:
         return as_bytes(self.codec.decode(raw, generator=generator))

@@ -55,10 +55,6 @@ class Space(ABC):
         """(n, C, H, W) in [0, 1]: images as far as this space can tell them; row-wise."""
         return batch.pixels()
 
-    def tensors(self) -> dict[str, Tensor]:
-        """What must be saved to have the space again, besides the schema."""
-        return {}
-
 
 class PixelSpace(Space):
     """Images in an orthonormal cosine basis, centred on mid-gray; the `MOST_COEFFICIENTS` lowest frequencies.
