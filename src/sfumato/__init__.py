@@ -21,46 +21,41 @@ if TYPE_CHECKING:
     from sfumato.errors import SfumatoError
     from sfumato.evaluation import evaluate
     from sfumato.methods import (
+        Dpaf,
         Dre,
         Gan,
         GanFt,
         GanMi,
+        GsWgan,
         Hp,
         Mepf,
         Merf,
+        Method,
         Mge,
         Mixture,
-        Synthesizer,
+        Sinkhorn,
         get_method,
         list_methods,
-        suggest_features,
     )
+    from sfumato.methods.merf import suggest_features
     from sfumato.privacy import Budget, Neighbours
 
-# Loaded on first use, so that `import sfumato` and the command line's help do not wait for torch.
+# Loaded on first use, so that `import sfumato` and the command line's help do not wait for torch. The classes of methods are not
+# listed: any other name is looked for among the methods that are found.
 _HOME = {
     "Budget": "sfumato.privacy",
     "Column": "sfumato.data",
     "Dataset": "sfumato.data",
-    "Dre": "sfumato.methods",
-    "Gan": "sfumato.methods",
-    "GanFt": "sfumato.methods",
-    "GanMi": "sfumato.methods",
-    "Hp": "sfumato.methods",
     "LocallyLinearMaps": "sfumato.classifier",
-    "Mepf": "sfumato.methods",
-    "Merf": "sfumato.methods",
-    "Mge": "sfumato.methods",
-    "Mixture": "sfumato.methods",
+    "Method": "sfumato.methods",
     "Neighbours": "sfumato.privacy",
     "Schema": "sfumato.data",
     "SfumatoError": "sfumato.errors",
-    "Synthesizer": "sfumato.methods",
     "evaluate": "sfumato.evaluation",
     "get_method": "sfumato.methods",
     "list_methods": "sfumato.methods",
     "load": "sfumato.data",
-    "suggest_features": "sfumato.methods",
+    "suggest_features": "sfumato.methods.merf",
 }
 
 __all__ = [  # noqa: RUF022
@@ -68,20 +63,23 @@ __all__ = [  # noqa: RUF022
     "Budget",
     "Column",
     "Dataset",
+    "Dpaf",
     "Dre",
     "Gan",
     "GanFt",
     "GanMi",
+    "GsWgan",
     "Hp",
     "LocallyLinearMaps",
     "Mepf",
     "Merf",
+    "Method",
     "Mge",
     "Mixture",
     "Neighbours",
     "Schema",
     "SfumatoError",
-    "Synthesizer",
+    "Sinkhorn",
     "evaluate",
     "get_method",
     "list_methods",
@@ -93,6 +91,10 @@ __all__ = [  # noqa: RUF022
 def __getattr__(name: str) -> Any:
     if name in _HOME:
         return getattr(importlib.import_module(_HOME[name]), name)
+    if name[:1].isupper():
+        methods = importlib.import_module("sfumato.methods")
+        if hasattr(methods, name):
+            return getattr(methods, name)
     raise AttributeError(f"module 'sfumato' has no attribute {name!r}")
 
 

@@ -28,7 +28,7 @@ from sfumato.errors import DataUnavailable, RunConflict, SfumatoError
 from sfumato.published import BADGE
 
 if TYPE_CHECKING:
-    from sfumato.methods import PrivateMethod
+    from sfumato.methods import Method
     from sfumato.privacy import Budget
 
 DEMO_EPSILON, DEMO_DELTA, DEMO_SEED = 1.0, 1e-5, 0
@@ -126,7 +126,7 @@ def _on_path() -> bool:
     return shutil.which("sfumato") is not None or not Path(".venv/bin/sfumato").exists()
 
 
-def _demo_state(out: Path, data: str, synthesizer: PrivateMethod, budget: Budget) -> str:
+def _demo_state(out: Path, data: str, synthesizer: Method, budget: Budget) -> str:
     """What is in the demo's folder: "nothing", this run "started" or "finished", or "another" demo's run."""
     from sfumato.methods import SavedRun
 

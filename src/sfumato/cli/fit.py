@@ -44,7 +44,7 @@ from sfumato.errors import BadInput, RunConflict
 
 if TYPE_CHECKING:
     from sfumato.data import Dataset, Schema
-    from sfumato.methods import PrivateMethod, SavedRun
+    from sfumato.methods import Method, SavedRun
     from sfumato.progress import Progress
 
 FILE_FORMATS = (".npz", ".csv", ".parquet")
@@ -91,7 +91,7 @@ def methods(name: str | None, as_json: bool) -> None:
         return
     method = get_method(name)
     info = method.info
-    parameters = method.parameters()
+    parameters = method.settings()
     if as_json:
         print_json({**as_plain(info), "parameters": as_plain(parameters)})
         return
@@ -142,7 +142,7 @@ def plan(
     synthesizer = synthesizer_of(method, parse_settings(settings))
     schema, size = schema_of(spec, **parse_facts(**facts))
     warn_large_delta(budget, size)
-    noise_multiplier, statement = synthesizer.promise(schema, budget)
+    statement = synthesizer.promise(schema, budget)
     charges, spent, under = statement.charges, statement.epsilon, statement.epsilon_under()
     if as_json:
         kept = ("epsilon", "delta", "neighbours", "unit", "budget", "releases", "epsilon_under")
@@ -151,7 +151,6 @@ def plan(
             {
                 "method": method,
                 "data": spec,
-                "noise_multiplier": noise_multiplier,
                 **{key: promised[key] for key in kept},
                 **({} if statement.sound else {k: promised[k] for k in ("sound", "claimed")}),
             }
@@ -338,7 +337,7 @@ def _trained_again(
     out: Path,
     resume: bool,
     progress: Progress,
-) -> PrivateMethod:
+) -> Method:
     """`refit` with the earlier run's settings, but for those given."""
     from sfumato.methods import get_method
 

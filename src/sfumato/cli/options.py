@@ -17,7 +17,7 @@ from sfumato.errors import BadInput, RunConflict
 
 if TYPE_CHECKING:
     from sfumato.data import Dataset, Schema
-    from sfumato.methods import PrivateMethod
+    from sfumato.methods import Method
     from sfumato.privacy import Budget
     from sfumato.progress import Progress
 
@@ -206,9 +206,7 @@ def budget_of(epsilon: float, delta: float, neighbours: str) -> Budget:
     return Budget(epsilon=epsilon, delta=delta, neighbours=Neighbours(neighbours))
 
 
-def synthesizer_of(
-    name: str, settings: Mapping[str, str], seed: int | None = None
-) -> PrivateMethod:
+def synthesizer_of(name: str, settings: Mapping[str, str], seed: int | None = None) -> Method:
     from sfumato.methods import get_method
 
     method = get_method(name)

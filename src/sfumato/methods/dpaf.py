@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import ClassVar
 
 import torch
 from torch import nn
@@ -68,6 +69,17 @@ class Dpaf(ImageAdversarial):
         paper="“DPAF: Image Synthesis via Differentially Private Aggregation in Forward Phase”",
         summary="An adversarial network whose discriminator sees noisy sums of normalised feature maps.",
     )
+    TINY: ClassVar = {
+        "rate": 0.5,
+        "steps": 6,
+        "batch": 12,
+        "latent": 4,
+        "width": 4,
+        "asymmetry": 3,
+        "first_phase": "dp-sgd",
+        "first_steps": 2,
+        "maps": 4,
+    }
 
     rate: float = setting(default=0.01)
     steps: int = setting("Aggregation steps, each paid for.", default=800, low=1)

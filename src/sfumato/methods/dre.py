@@ -15,7 +15,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -63,6 +63,7 @@ class Dre(Decoded):
         public="required",
         summary="A small private discriminator re-weights public features, which a public decoder turns into images.",
     )
+    TINY: ClassVar = {"codec": "dct:16", "rate": 0.5, "steps": 12, "public_batch": 20, "width": 4}
 
     codec: str = setting(default="pca:64")
     encoder: str | None = setting(

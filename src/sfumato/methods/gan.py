@@ -12,6 +12,8 @@ Schema, the public data of DP-GAN-FT, all settings.
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch
 from torch import nn
 
@@ -40,6 +42,7 @@ class Gan(ImageAdversarial):
         paper="Xie et al. 2018, “Differentially Private Generative Adversarial Network”; Torkzadehmahani et al. 2019, “DP-CGAN”",
         summary="A conditional adversarial network; its critic is trained with clipped, noisy gradients.",
     )
+    TINY: ClassVar = {"rate": 0.5, "steps": 6, "batch": 12, "latent": 4, "width": 4}
 
 
 class GanFt(ImageAdversarial):
@@ -58,6 +61,14 @@ class GanFt(ImageAdversarial):
         summary="A network trained on public images, then fine-tuned with a critic of noisy gradients.",
         public="required",
     )
+    TINY: ClassVar = {
+        "rate": 0.5,
+        "steps": 6,
+        "batch": 12,
+        "latent": 4,
+        "width": 4,
+        "public_steps": 3,
+    }
 
     public_steps: int = setting(
         "Critic steps on public images before the first paid step.", default=1_500, low=1

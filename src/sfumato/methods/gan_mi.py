@@ -14,6 +14,7 @@ Private: the records, through the critic's gradients and a noisy count of the cl
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -50,6 +51,14 @@ class GanMi(Decoded, Adversarial):
         summary="A Wasserstein network in the latent space of a public decoder; its critic has noisy gradients.",
         public="optional",
     )
+    TINY: ClassVar = {
+        "codec": "dct:16",
+        "rate": 0.5,
+        "steps": 6,
+        "batch": 12,
+        "latent": 4,
+        "width": 8,
+    }
 
     steps: int = setting(default=1_000)
     critic_steps: int = setting(default=1)

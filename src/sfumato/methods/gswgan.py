@@ -16,6 +16,8 @@ shards, the critics, which were drawn. Public: the Schema, all settings; after t
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -60,6 +62,18 @@ class GsWgan(Taught):
         paper="Chen, Orekondy and Fritz 2020, “GS-WGAN: A Gradient-Sanitized Approach for Learning DP Generators”",
         summary="A generator taught by many critics, each with a shard of the records; what they say of its images is noisy.",
     )
+    TINY: ClassVar = {
+        "shards": 4,
+        "rate": 0.5,
+        "steps": 5,
+        "batch": 12,
+        "latent": 4,
+        "hidden": 8,
+        "critic_width": 8,
+        "phase": 2,
+        "warm_steps": 2,
+        "phase_steps": 1,
+    }
 
     shards: int = setting(
         "Parts of the records, each with a critic of its own; some dozens of records in each are enough.",

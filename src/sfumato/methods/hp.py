@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -61,6 +62,14 @@ class Hp(Matched):
         kinds=("images", "table"),
         summary="Noisy mean embeddings in Hermite polynomial features: every coordinate, and a few at a time together.",
     )
+    TINY: ClassVar = {
+        "order": 6,
+        "product_order": 3,
+        "rounds": 2,
+        "steps": 12,
+        "batch": 20,
+        "hidden": 16,
+    }
     AUTO = "classed"
     HIDDEN = {"images": 500, "table": 200}
     FORMER = {"product_dims": _DIMS}

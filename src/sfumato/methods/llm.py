@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import json
 import math
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from sfumato.data import Batch, Schema
 from sfumato.data.sources import Array
 from sfumato.errors import BadInput
-from sfumato.methods.base import Method, PrivateMethod, Workspace, png_of
+from sfumato.methods.base import Method, Workspace, png_of
 from sfumato.methods.explanations import FilterBank
 from sfumato.methods.registry import MethodInfo
 from sfumato.methods.settings import setting
@@ -59,6 +59,7 @@ class LinearMaps(Method):
         summary="A classifier of a few linear maps per class, trained with DP-SGD; its maps explain every prediction.",
         makes="classifier",
     )
+    TINY: ClassVar = {"maps": 2, "projection": 10, "rate": 0.5, "epochs": 3.0}
 
     maps: int = setting(
         "Linear maps per class; 1 is logistic regression.",
@@ -151,11 +152,6 @@ class LinearMaps(Method):
 
     def _picture(self) -> bytes | None:
         return png_of(self.filters().picture()) if self.schema_.kind == "images" else None
-
-    sample = PrivateMethod.sample  # type: ignore[misc]
-
-    def _sample(self, labels: Tensor, random: torch.Generator) -> Tensor:
-        raise AssertionError("a classifier makes no records")
 
     def _earlier(self, state: dict[str, Tensor]) -> dict[str, Any]:
         self.model_.load_state_dict({"weights": state["weights"]})

@@ -13,7 +13,7 @@ training data, which must not be the private ones; the data set `public`, if giv
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -85,6 +85,7 @@ class Mepf(Method):
         summary="One noisy mean embedding in the features of a public network or of wavelets; a generator is trained to match "
         "it.",
     )
+    TINY: ClassVar = {"steps": 4, "batch": 9, "hidden": 16, "latent": 8, "moments": 1}
     FORMER = {
         "shared_budget": 0.2,
         "basis": "random",

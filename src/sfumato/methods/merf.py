@@ -12,6 +12,7 @@ Private: the records, in step 2 only. Public: shape, ranges, categories and clas
 from __future__ import annotations
 
 import math
+from typing import ClassVar
 
 import torch
 from scipy.optimize import minimize_scalar
@@ -58,6 +59,7 @@ class Merf(Matched):
         summary="One noisy mean embedding in random Fourier features; a small generator is trained to match it.",
         kinds=("images", "table"),
     )
+    TINY: ClassVar = {"features": 64, "steps": 12, "batch": 20, "hidden": 16, "block": 16}
 
     features: int | None = setting(
         "Number of random features, in pairs of sine and cosine; more follow the kernel better and take more noise in all; auto: "

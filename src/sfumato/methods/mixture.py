@@ -21,7 +21,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -84,6 +84,7 @@ class Mixture(Encoded):
         public="optional",
         summary="Private means, covariances and clusters of each class in a private basis; samples in seconds, no network.",
     )
+    TINY: ClassVar = {"candidates": 2}
     AT_ONCE = 4000
 
     refine: bool = setting(

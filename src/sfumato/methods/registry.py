@@ -1,19 +1,25 @@
-"""The list of methods: what each is, and how to find it by name. Adding a method is one file with `@register`."""
+"""The methods that are there, found and not listed by hand.
+
+A method is a class with an `info` in a file of its own: in `sfumato/methods`, or in any installed package that names the file as
+an entry point of the group `sfumato.methods`. Top-level names, `sfumato methods`, the docs and the contract tests come from here.
+"""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable
+import importlib
+import pkgutil
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, TypeVar
+from functools import cache
+from importlib.metadata import entry_points
+from typing import TYPE_CHECKING, Literal
 
 from sfumato.errors import BadInput
 
 if TYPE_CHECKING:
-    from sfumato.methods.base import PrivateMethod
+    from sfumato.methods.base import Method
 
-_METHODS: dict[str, type[PrivateMethod]] = {}
-_Class = TypeVar("_Class", bound="type[PrivateMethod]")
+_KNOWN: dict[str, type[Method]] = {}
 PublicUse = Literal["unused", "optional", "required"]
 Product = Literal["records", "classifier"]
 
@@ -36,51 +42,47 @@ class MethodInfo:
         return self.public == "required"
 
 
-def register(
-    name: str,
-    *,
-    title: str,
-    paper: str,
-    kinds: tuple[str, ...],
-    summary: str,
-    public: PublicUse = "unused",
-    sound: bool = True,
-    makes: Product = "records",
-) -> Callable[[_Class], _Class]:
-    """Class decorator that makes a method known under `name`; the contract tests pick it up from here."""
-
-    def add(cls: _Class) -> _Class:
-        cls.info = MethodInfo(
-            name=name,
-            title=title,
-            paper=paper,
-            kinds=kinds,
-            public=public,
-            sound=sound,
-            summary=summary,
-            makes=makes,
-        )
-        _METHODS[name] = cls
-        return cls
-
-    return add
+def known(cls: type[Method]) -> None:
+    """A class with an `info` of its own was defined."""
+    _KNOWN[cls.info.name] = cls
 
 
-def known(cls: type[PrivateMethod]) -> None:
-    """Make a class with an `info` of its own known by its name."""
-    _METHODS[cls.info.name] = cls
+@cache
+def _found() -> dict[str, str]:
+    """Load every file in which methods are defined; what could not be loaded of other packages, by name, and why."""
+    home = importlib.import_module("sfumato.methods")
+    for module in pkgutil.iter_modules(home.__path__):
+        importlib.import_module(f"sfumato.methods.{module.name}")
+    broken = {}
+    for entry in entry_points(group="sfumato.methods"):
+        try:
+            entry.load()
+        except Exception as error:  # whatever another package does must not take ours away
+            broken[entry.name] = f"{type(error).__name__}: {error}"
+    return broken
+
+
+def find_methods() -> dict[str, type[Method]]:
+    """The methods by name, in the order of their names."""
+    _found()
+    return dict(sorted(_KNOWN.items()))
 
 
 def list_methods() -> list[MethodInfo]:
-    return [cls.info for cls in _METHODS.values()]
+    return [cls.info for cls in find_methods().values()]
 
 
-def get_method(name: str) -> type[PrivateMethod]:
+def get_method(name: str) -> type[Method]:
     if not isinstance(name, str):
         raise BadInput(f"A method's name is text, not {type(name).__name__}; see list_methods().")
+    methods = find_methods()
     try:
-        return _METHODS[name.lower()]
+        return methods[name.lower()]
     except KeyError:
-        near = difflib.get_close_matches(name.lower(), _METHODS, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"choose one of {', '.join(_METHODS)}."
+        if name in _found():
+            raise BadInput(
+                f"The method {name!r} of another package cannot be loaded ({_found()[name]}); mend or remove that package."
+            ) from None
+        near = difflib.get_close_matches(name.lower(), methods, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"choose one of {', '.join(methods)}."
         raise BadInput(f"There is no method called {name!r}; {hint}") from None

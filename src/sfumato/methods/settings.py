@@ -97,9 +97,10 @@ class Setting:
             return False
         if isinstance(value, Integral) and abs(int(value)) >= 2**63:
             return False
-        inside = self.low <= value <= self.high and self.above < value < self.below
-        return bool(inside and math.isfinite(value)) and (
-            self.multiple == 1 or int(value) % self.multiple == 0
+        number = float(value)
+        inside = self.low <= number <= self.high and self.above < number < self.below
+        return (
+            inside and math.isfinite(number) and (self.multiple == 1 or number % self.multiple == 0)
         )
 
     def parse(self, text: str) -> Any:
@@ -201,7 +202,7 @@ class Configured:
 
 def check_seed(seed: Any) -> None:
     whole = isinstance(seed, Integral) and not isinstance(seed, bool)
-    if not whole or not 0 <= seed <= LARGEST_SEED:
+    if not whole or not 0 <= int(seed) <= LARGEST_SEED:
         raise BadInput(
             f"A seed is a whole number from 0 to {LARGEST_SEED}, not {shortened(seed)}; 0 will do."
         )
@@ -209,9 +210,9 @@ def check_seed(seed: Any) -> None:
 
 def check_number(n: Any, schema: Schema) -> None:
     """Raise unless `n` records can be asked for and held in this machine's memory."""
-    if isinstance(n, bool) or not isinstance(n, Integral) or not 1 <= n < 2**63:
+    if isinstance(n, bool) or not isinstance(n, Integral) or not 1 <= int(n) < 2**63:
         raise BadInput(f"n must be a whole number of at least 1, not {shortened(n)}.")
-    each = 4 * max(1, schema.dim)
+    n, each = int(n), 4 * max(1, schema.dim)
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     if n * each > memory:
         raise BadInput(
@@ -227,45 +228,3 @@ def shortened(value: Any) -> str:
     except Exception:  # a number with thousands of digits, an object that cannot show itself
         text = type(value).__name__
     return text if len(text) <= 80 else f"{text[:60]}…{text[-10:]}"
-
-
-# -- settings that are declared in a constructor (on their way out) -----------------------------------------------------------
-
-_SEEDS = ("seed", "training_seed")
-_WORDS = {
-    "int": "a whole number",
-    "float": "a number",
-    "str": "text (a name or path, say)",
-    "bool": "true or false",
-}
-
-
-def check_settings(method: Any) -> None:
-    """Raise unless every setting is of the kind that its annotation says."""
-    for parameter in method.parameters():
-        value = getattr(method, parameter.name)
-        kinds = [kind.strip() for kind in parameter.type.split("|")]
-        if not any(_is(kind, value) for kind in kinds):
-            wanted = " or ".join(_WORDS.get(kind, kind) for kind in kinds)
-            raise BadInput(
-                f"{method.info.name}'s {parameter.name} must be {wanted}, not {shortened(value)}; its default is "
-                f"{parameter.default}."
-            )
-        if parameter.name in _SEEDS and value is not None:
-            check_seed(value)
-
-
-def _is(kind: str, value: Any) -> bool:
-    if kind == "None":
-        return value is None
-    if kind == "bool" or isinstance(value, bool):
-        return kind == "bool" and isinstance(value, bool)
-    if kind == "int":
-        return isinstance(value, Integral) and abs(int(value)) < 2**63
-    if kind == "float":
-        # NaN and infinity are numbers here; whether they make sense is the method's own range.
-        return isinstance(value, Real) and not (
-            isinstance(value, Integral) and abs(int(value)) >= 2**63
-        )
-    # A kind unknown here is the method's own to check.
-    return isinstance(value, str) if kind == "str" else True

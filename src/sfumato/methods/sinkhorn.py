@@ -20,6 +20,8 @@ Private: the records. Public: the Schema, all settings; after their release the 
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch
 from torch import Tensor
 
@@ -53,6 +55,7 @@ class Sinkhorn(Taught):
         paper="Cao et al. 2021, “Don't Generate Me: Training Differentially Private Generative Models with Sinkhorn Divergence”",
         summary="A generator that minimises an optimal-transport divergence; gradients of its images are clipped and noisy.",
     )
+    TINY: ClassVar = {"rate": 0.5, "groups": 2, "steps": 5, "batch": 12, "latent": 4, "hidden": 8}
 
     groups: int = setting(
         "Groups that a sample is divided into; each gives one clipped gradient, from rate × records ÷ groups records.",

@@ -113,6 +113,7 @@ class Series:
         self._private, self.query, self._charge = private, query, charge
         self._steps: PaidSteps | None = None
         self._map: RecordMap | None = None
+        self._rows: Rows | None = None
         self._gradients: GradientSum | None = None
 
     def __len__(self) -> int:
@@ -151,10 +152,9 @@ class Series:
 
     def map_of(self, rows: Rows) -> RecordMap:
         """One map for all steps with the same rows: what the wall finds out about a map, it finds out once."""
-        known = self._map
-        if known is None or known.rows != rows:  # type: ignore[attr-defined]
-            self._map = known = _map_of(self.query, rows)
-        return known
+        if self._map is None or self._rows != rows:
+            self._map, self._rows = _map_of(self.query, rows), rows
+        return self._map
 
     def gradients_of(self, network: nn.Module, loss: Loss, inputs: Inputs) -> GradientSum:
         known = self._gradients

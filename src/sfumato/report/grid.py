@@ -166,7 +166,12 @@ def _check_plans(config: Config, schema: Any, progress: Progress) -> None:
             )
         try:
             method = cls(**variant.settings)
-            method.plan(schema, 1.0)
+            budget = Budget(
+                epsilon=config.epsilons[0],
+                delta=config.delta,
+                neighbours=Neighbours(config.neighbours),
+            )
+            method.promise(schema, budget)
             method.check_public(
                 schema,
                 load_public(variant.public, schema, progress) if variant.public else None,
@@ -291,7 +296,7 @@ def run_cell(cell: Cell) -> dict[str, Any]:
         model = get_method(cell["method"])(**{**cell["settings"], "seed": cell["seed"]})
         budget = Budget(epsilon=cell["epsilon"], delta=cell["delta"], neighbours=relation)
         public = load_public(cell["public"], train.schema) if cell["public"] else None
-        if model.claimed_plan(train.schema, 1.0) is not None:
+        if not model.promise(train.schema, budget).sound:
             raise BadInput(
                 f"{cell['method']} with these settings is unsound and keeps no ε to be compared at; leave it out."
             )

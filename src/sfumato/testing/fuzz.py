@@ -427,7 +427,7 @@ def _setting(method: str | None, command: str, draw: random.Random) -> str:
     from sfumato.methods import get_method
 
     name = method if method in _methods() else draw.choice(sorted(CHEAP))
-    setting = draw.choice(get_method(str(name)).parameters())
+    setting = draw.choice(get_method(str(name)).settings())
     value = draw.choice(
         (*WHOLE, *REAL, *WORDS, "true", "auto", *(HUGE if command == "plan" else ()))
     )
@@ -510,7 +510,7 @@ def _try_setting(ground: Ground, method: Any, which: Any, value: Any) -> None:
 
     name = ground.draw.choice(_methods())
     cls = get_method(name)
-    setting = ground.draw.choice(cls.parameters())
+    setting = ground.draw.choice(cls.settings())
     model = cls(**{setting.name: value})
     model.get_params()
     repr(model)
@@ -523,7 +523,7 @@ def _try_text_setting(ground: Ground, method: Any) -> None:
     from sfumato.methods import get_method
 
     cls = get_method(ground.draw.choice(_methods()))
-    name = ground.draw.choice(cls.parameters()).name
+    name = ground.draw.choice(cls.settings()).name
     cls.from_settings({name: ground.draw.choice((*WHOLE, *REAL, *WORDS, *HUGE))})
 
 

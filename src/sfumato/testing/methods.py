@@ -12,7 +12,7 @@ import tempfile
 import types
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -165,7 +165,7 @@ def settings_are_explained_and_checked(case: Case) -> None:
         _claim(s.help.endswith("."), f"{name}'s {s.name} is not explained by a sentence.")
         _claim(s.allows(s.default), f"The default of {name}'s {s.name} is refused.")
         for wrong in wrong_values(s):
-            said = _refusal(lambda s=s, wrong=wrong: case.method(**{s.name: wrong}))
+            said = _refusal(partial(case.method, **{s.name: wrong}))
             _claim(
                 s.name in said, f"{name} takes {s.name}={wrong!r}, or refuses it otherwise: {said}"
             )
@@ -253,7 +253,7 @@ def a_neighbour_moves_every_sum_by_its_own_summand(case: Case) -> None:
         held(phi, self._charge.label)
         return honest_step(self, phi)
 
-    PrivateData.noisy_sum, Step.noisy_sum = noisy_sum, step_sum  # type: ignore[method-assign, assignment]
+    PrivateData.noisy_sum, Step.noisy_sum = noisy_sum, step_sum  # type: ignore[method-assign]
     try:
         case.fit()
     finally:
@@ -466,7 +466,8 @@ def training_again_from_a_release_reads_no_row_and_costs_nothing(case: Case) -> 
         ):
             if not s.allows(value + 1):
                 continue
-            said = _refusal(lambda s=s, v=value: case.method(**{s.name: v + 1}).refit(folder))
+            other = case.method(**{s.name: value + 1})
+            said = _refusal(partial(other.refit, folder))
             _claim("shapes the release" in said, f"{s.name} was changed on a saved release: {said}")
 
 

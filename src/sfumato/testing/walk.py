@@ -14,6 +14,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -56,7 +57,7 @@ class Walk:
     def changes_of_room(self, label: str) -> int:
         """How often the walk changes room while one batch is turned into units."""
         rooms = [s.room for s in self.one_batch(label)]
-        return sum(a != b for a, b in zip(rooms, rooms[1:], strict=False))
+        return sum(a != b for a, b in pairwise(rooms))
 
     def one_batch(self, label: str) -> list[Station]:
         """The stations of the first batch: from the wall to the rows and back."""
