@@ -43,7 +43,6 @@ from sfumato.methods.settings import setting
 from sfumato.privacy import Budget, Gate, Query
 
 _AGGREGATES, _CONV2 = "aggregated features", "conv2 gradients"
-_COUNT = 0.02  # the counts' share of the squared noise budget, beside 1 for the aggregates
 # Noise of the published first phase's "plain SGD", in units of one record: next to none, and charged for what it is.
 _NEXT_TO_NO_NOISE = 1e-3
 
@@ -166,10 +165,12 @@ class Dpaf(ImageAdversarial):
             rate=self.rate,
             steps=self.steps,
         )
-        return [count_query(schema, _COUNT * aggregates.share), *first, conv2, aggregates]
+        counts = count_query(schema)  # a share beside 1 for the aggregates
+        counts = replace(counts, share=counts.share * aggregates.share)
+        return [counts, *first, conv2, aggregates]
 
     def _first_queries(self, network: Discriminator, schema: Schema) -> list[Query]:
-        """The first phase; as published, also what the paper reads without noise and leaves out. A ledger cannot."""
+        """The first phase; as published, with what the paper reads without noise and leaves out of its account."""
         encoder, phase = network.encoder, self._first_phase(schema)
         gradients = Query(
             label=CLASSIFIER,
