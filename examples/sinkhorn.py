@@ -5,7 +5,7 @@ import torch
 import sfumato
 import sfumato.privacy as dp
 from sfumato.generators import ConvGenerator
-from sfumato.methods.transport import squared_distances, transport_gradient, transport_plan
+from sfumato.methods.sinkhorn import squared_distances, transport_gradient, transport_plan
 
 data = sfumato.load("digits:train")  # private: 8×8 images
 budget, batch, groups, clip = dp.Budget(epsilon=10.0, delta=1e-5), 40, 4, 0.5
