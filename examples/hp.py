@@ -3,10 +3,11 @@
 import torch
 
 import sfumato
-from sfumato.generators import ConvGenerator, Training, train
+from sfumato.generators import ConvGenerator, Training
 from sfumato.generators.embedding import CountedByClass, MeanEmbedding
 from sfumato.methods.matched import by_class
-from sfumato.privacy import Budget, Ledger, PrivacyStatement, PrivateData, calibrate, charge_of
+from sfumato.privacy import Budget, Gate, Ledger, PrivacyStatement, PrivateData, Query
+from sfumato.privacy.query import calibrated, plan
 from sfumato.public.hermite import Hermite, ProductKernel, SumKernel
 from sfumato.public.tabular import encoding_of
 
@@ -17,18 +18,18 @@ whole = CountedByClass(SumKernel(pixels, features), n_classes=10)  # 2. of all, 
 pair = ProductKernel(pixels, features, [27, 36], n_classes=10)  # 3. of two together
 
 
-def plan(m: float):  # jointly calibrated: 80 % and 20 % of the squared noise budget
-    return charge_of(whole, m / 0.8**0.5, label="sum"), charge_of(pair, m / 0.2**0.5, label="pair")
-
-
-noise = [charge.noise_multiplier for charge in plan(calibrate(plan, budget))]
+queries = [  # jointly calibrated: 80 % and 20 % of the squared noise budget
+    Query(label="sum", shape=(whole.dim,), bound=whole.bound, segments=10, share=0.8),
+    Query(label="pair", shape=(pair.left, pair.right), bound=pair.bound, segments=10, share=0.2),
+]
 private = PrivateData(data, ledger := Ledger(budget))
-target = MeanEmbedding.release(private, whole, noise[0], label="sum")
-beside = target.beside(private.noisy_sum(pair, noise[1], label="pair"))
+gate = Gate(private, queries, plan(queries, calibrated(queries, budget)))
+target = MeanEmbedding.of(gate.sum("sum", whole), whole, size=gate.public_size)
+beside = target.beside(gate.sum("pair", pair))
 generator = ConvGenerator(data.schema.shape, n_classes=10, latent=5, hidden=100)
 
 
-def loss(step: int, random: torch.Generator) -> torch.Tensor:  # 4. match both: free
+def loss(random: torch.Generator) -> torch.Tensor:  # 4. match both: free
     x = generator(torch.arange(10).repeat_interleave(10), random).flatten(1)
     two = by_class(torch.einsum("ni,nj->nij", *pair.of(x, x[:, :0])).flatten(1), classes=10)
     every = by_class(features(x).transpose(1, 2).flatten(1) / 8, classes=10)  # 8 = √64 pixels
@@ -36,5 +37,9 @@ def loss(step: int, random: torch.Generator) -> torch.Tensor:  # 4. match both: 
     return matched + beside.mmd2(two[0], 10, two[1], slice(None))
 
 
-train(generator, loss, Training(steps=300, learning_rate=0.01))
+random, adam = torch.Generator().manual_seed(0), torch.optim.Adam(generator.parameters(), lr=0.01)
+for _ in Training("Training", random, generator=generator, adam=adam)(300):
+    adam.zero_grad()
+    loss(random).backward()
+    adam.step()
 print(PrivacyStatement.of(ledger).paragraph())

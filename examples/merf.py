@@ -3,9 +3,10 @@
 import torch
 
 import sfumato
-from sfumato.generators import ConvGenerator, Training, train
+from sfumato.generators import ConvGenerator, Training
 from sfumato.generators.embedding import CountedByClass, MeanEmbedding
-from sfumato.privacy import Budget, Ledger, PrivacyStatement, PrivateData, calibrate, charge_of
+from sfumato.privacy import Budget, Gate, Ledger, PrivacyStatement, PrivateData, Query
+from sfumato.privacy.query import calibrated, plan
 from sfumato.public.fourier import FourierFeatures
 
 data = sfumato.load("digits:train")  # private: 8×8 images of ten digits
@@ -16,21 +17,26 @@ fourier = FourierFeatures(data.schema.dim, features=2_000, length_scale=10.0, se
 phi = CountedByClass(fourier, n_classes=10)
 
 # 2. The release: one noisy sum over all records, paid for before a row is read.
-noise = calibrate(lambda m: (charge_of(phi, m, label="mean embedding"),), budget)
+queries = [Query(label="mean embedding", shape=(phi.dim,), bound=phi.bound, segments=10)]
 ledger = Ledger(budget)
-embedding = MeanEmbedding.release(PrivateData(data, ledger), phi, noise, label="mean embedding")
+private = Gate(PrivateData(data, ledger), queries, plan(queries, calibrated(queries, budget)))
+embedding = MeanEmbedding.of(private.sum("mean embedding", phi), phi, size=private.public_size)
 
 # 3. Match the generator's embedding to the released one: post-processing, free.
 generator = ConvGenerator(data.schema.shape, n_classes=10, latent=5, hidden=100)
 labels = torch.arange(10).repeat_interleave(10)
 
 
-def loss(step: int, random: torch.Generator) -> torch.Tensor:
+def loss(random: torch.Generator) -> torch.Tensor:
     angles = fourier.frequencies @ generator(labels, random).flatten(1).T
     features = torch.cat([angles.cos(), angles.sin()]) / 1_000**0.5  # (features, 100)
     sums = features.view(-1, 10, 10).sum(dim=2).T  # (classes, features)
     return embedding.mmd2(sums, per_class=10, norm2=1.0, columns=slice(None))
 
 
-train(generator, loss, Training(steps=600, learning_rate=0.01))
+random, adam = torch.Generator().manual_seed(0), torch.optim.Adam(generator.parameters(), lr=0.01)
+for _ in Training("Training", random, generator=generator, adam=adam)(600):
+    adam.zero_grad()
+    loss(random).backward()
+    adam.step()
 print(PrivacyStatement.of(ledger).paragraph())

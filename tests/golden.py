@@ -145,7 +145,7 @@ class Promise:
 
 def charges_of(method: Any, schema: Schema, budget: Budget) -> tuple[Charge, ...]:
     """What a fit of `method` would be charged with."""
-    _, statement = method.promise(schema, budget)
+    statement = method.promise(schema, budget)
     return tuple(statement.charges)
 
 

@@ -21,7 +21,7 @@ from sfumato.cli import demo as demo_cli
 from sfumato.cli import main as cli
 from sfumato.data import Dataset
 from sfumato.errors import DataUnavailable, SfumatoError
-from sfumato.methods import Merf, SavedRun
+from sfumato.methods import Merf, MethodInfo, SavedRun
 from waits import wait_for
 
 TINY = ("--set", "features=64", "--set", "steps=20")
@@ -274,30 +274,28 @@ def _copy(run: Path, to: Path) -> Path:
     return to
 
 
-class _Curious(Merf):
-    """DP-MERF that keeps for the test what public data it was given."""
-
-    seen: ClassVar[list[Dataset]] = []
-
-    def _fit(self, data: Any, noise_multiplier: float, workspace: Any) -> None:
-        self.seen.append(workspace.public)
-        super()._fit(data, noise_multiplier, workspace)
-
-
 @pytest.fixture
-def curious(monkeypatch: pytest.MonkeyPatch) -> type[_Curious]:
+def curious(monkeypatch: pytest.MonkeyPatch) -> type[Merf]:
+    """DP-MERF that keeps for the test what public data it was given."""
     from sfumato.methods import registry
 
-    monkeypatch.setattr(registry, "_METHODS", dict(registry._METHODS))
-    registry.register(
-        "curious", title="Curious", paper="none", kinds=("images",), summary="x", public="required"
-    )(_Curious)
-    _Curious.seen.clear()
-    return _Curious
+    monkeypatch.setattr(registry, "_KNOWN", dict(registry._KNOWN))
+
+    class Curious(Merf):
+        info = MethodInfo(
+            name="curious", title="Curious", paper="none", summary="x", public="required"
+        )
+        seen: ClassVar[list[Dataset]] = []
+
+        def _fit(self, data: Any, run: Any) -> None:
+            self.seen.append(run.public)
+            super()._fit(data, run)
+
+    return Curious
 
 
 def test_public_data_reach_the_method_in_the_size_of_the_private_ones(
-    curious: type[_Curious], tmp_path: Path
+    curious: Any, tmp_path: Path
 ) -> None:
     (tmp_path / "photos" / "any").mkdir(parents=True)
     for number in range(3):

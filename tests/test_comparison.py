@@ -299,7 +299,7 @@ def test_an_unexpected_error_in_a_cell_is_named_by_its_type_only(
     def explode(*_: Any, **__: Any) -> None:
         raise ValueError("record 17 is 0.25")
 
-    monkeypatch.setattr("sfumato.methods.Synthesizer.fit", explode)
+    monkeypatch.setattr("sfumato.methods.Method.fit", explode)
     result = run_cell(grid._grid(parse_config(config()), ["accuracy.logreg"])[0][2])
     assert result["exit_code"] == 1 and "ValueError" in result["error"]
     assert "17" not in result["error"]

@@ -15,7 +15,7 @@ from sfumato.errors import BadInput
 from sfumato.generators import ClassedGenerator, ConvGenerator
 from sfumato.generators.embedding import MeanEmbedding
 from sfumato.generators.networks import Warp
-from sfumato.methods import Synthesizer, mepf_matching
+from sfumato.methods import Method, mepf_matching
 from sfumato.methods.mepf import Mepf
 from sfumato.methods.mepf_matching import _RIDGE, Discriminant, PerceptualDistance, Target
 from sfumato.privacy import Budget
@@ -218,7 +218,7 @@ def test_classes_without_records_do_not_speak_against_a_rule(monkeypatch):
 )
 def test_a_loaded_run_checks_with_the_same_rule(settings, tmp_path):
     fitted = Mepf(**TINY, **settings).fit(images(), GENEROUS, out=tmp_path / "run")
-    loaded = Synthesizer.load(tmp_path / "run")
+    loaded = Method.load(tmp_path / "run")
     assert isinstance(loaded, Mepf)
     assert loaded.rule_ is not None
     assert loaded.get_params() == fitted.get_params()
@@ -231,7 +231,7 @@ def test_a_run_whose_network_is_gone_says_what_to_do(tmp_path):
     pretrain_extractor(public, path, Schedule(steps=2, batch=8))
     Mepf(**TINY, encoder=str(path)).fit(images(), GENEROUS, out=tmp_path / "run")
     path.rename(tmp_path / "elsewhere.safetensors")
-    loaded = Synthesizer.load(tmp_path / "run")
+    loaded = Method.load(tmp_path / "run")
     with pytest.raises(BadInput, match="put it back, or train again"):
         loaded.sample(5)
 

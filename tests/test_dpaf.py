@@ -15,12 +15,13 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from torch.nn import functional
 
+from plans import plan_of
 from sfumato.cli.main import app
 from sfumato.data import Batch, Dataset, Schema
 from sfumato.errors import BadInput
 from sfumato.files import read_json
 from sfumato.generators.dpaf import Discriminator, Encoder, simplified_instance_norm
-from sfumato.methods import Dpaf, Synthesizer, get_method, list_methods
+from sfumato.methods import Dpaf, Method, get_method, list_methods
 from sfumato.methods.dpaf_phases import (
     PUBLISHED_FEATURES,
     FilterGradients,
@@ -246,9 +247,8 @@ def test_all_mechanisms_are_calibrated_together():
     budget = Budget(epsilon=3.0, delta=1e-5, neighbours=neighbours)
     method = Dpaf(first_phase="dp-sgd", rate=0.05, steps=80, first_steps=20)
     schema = Schema(kind="images", shape=(1, 28, 28), classes=("a", "b"))
-    noise, promised = method.promise(schema, budget)
+    promised = method.promise(schema, budget)
     assert 2.99 < promised.epsilon <= 3.0
-    assert promised.charges == method.plan(schema, noise)
     alone = [epsilon_of((c,), 1e-5, neighbours) for c in promised.charges]
     assert max(alone) < 3.0 < sum(alone)  # composed: cheaper than adding ε's
     labels = [c.label for c in promised.charges]
@@ -265,27 +265,27 @@ def test_all_mechanisms_are_calibrated_together():
 def test_shares_of_the_budget_are_shares_of_the_squared_noise():
     schema = Schema(kind="images", shape=(1, 28, 28), classes=("a", "b"))
     method = Dpaf(first_phase="dp-sgd", first_share=0.1, filter_share=0.3)
-    charges = method.plan(schema, 7.0)[1:]
+    charges = plan_of(method, schema, 7.0)[1:]
     spent = [c.steps * (c.rate / c.noise_multiplier) ** 2 for c in charges]
     assert [s / sum(spent) for s in spent] == pytest.approx([0.1, 0.3, 0.6])
 
 
 def test_without_labels_or_by_choice_there_is_no_first_phase():
     unlabelled = Schema(kind="images", shape=(1, 8, 8))
-    assert len(Dpaf(**TINY, first_phase="dp-sgd").plan(unlabelled, 1.0)) == 3
-    assert len(Dpaf(**TINY, first_phase="random").plan(LABELLED, 1.0)) == 3
-    assert len(Dpaf(**TINY, first_phase="dp-sgd").plan(LABELLED, 1.0)) == 4
+    assert len(plan_of(Dpaf(**TINY, first_phase="dp-sgd"), unlabelled, 1.0)) == 3
+    assert len(plan_of(Dpaf(**TINY, first_phase="random"), LABELLED, 1.0)) == 3
+    assert len(plan_of(Dpaf(**TINY, first_phase="dp-sgd"), LABELLED, 1.0)) == 4
 
 
 @pytest.mark.parametrize("bad", [{"asymmetry": 7}, {"filter_share": 0.95}])
 def test_settings_that_do_not_go_together_are_refused(bad):
     with pytest.raises(BadInput, match=next(iter(bad))):
-        Dpaf(**{**TINY, **bad}).plan(LABELLED, 1.0)
+        plan_of(Dpaf(**{**TINY, **bad}), LABELLED, 1.0)
 
 
 def test_images_without_labels_have_no_published_first_phase():
     with pytest.raises(BadInput, match="paper_variant"):
-        Dpaf(**TINY, paper_variant=True).plan(Schema(kind="images", shape=(1, 8, 8)), 1.0)
+        plan_of(Dpaf(**TINY, paper_variant=True), Schema(kind="images", shape=(1, 8, 8)), 1.0)
 
 
 # -- the fit -------------------------------------------------------------------------------------------------------
@@ -365,7 +365,7 @@ def test_a_torn_fit_goes_on_and_reads_only_what_was_not_answered(variant, reads,
     Torn.left = whole - reads
     fitted = method.fit(data, BUDGET, out=tmp_path / "run", resume=True)
     assert Torn.left == 0
-    again = Synthesizer.load(tmp_path / "run")
+    again = Method.load(tmp_path / "run")
     assert np.array_equal(again.sample(7).images, fitted.sample(7).images)
     assert again.statement_ == fitted.statement_
     assert {p.name for p in (tmp_path / "run").iterdir()} == {"run.sqlite", "run.lock", *EXPORTS}
@@ -385,7 +385,7 @@ def test_the_published_variant_tells_its_true_cost_and_calls_the_rest_a_claim(un
     statement = fitted.statement_
     assert not statement.sound
     assert statement.epsilon > 1e5
-    assert statement.charges == fitted.plan(LABELLED, fitted.noise_multiplier_)
+    assert statement == Dpaf(**TINY, paper_variant=True).promise(LABELLED, BUDGET)
     claim = statement.claim()
     assert 4.99 < claim["epsilon"] <= 5.0
     assert len(claim["not_counted"]) == 2
@@ -459,7 +459,7 @@ def test_an_unsound_variant_is_not_compared_at_an_epsilon_it_does_not_keep():
 def test_every_method_is_sound_by_default_and_states_what_it_did_before():
     schema = Schema(kind="images", shape=(1, 8, 8), classes=("a", "b"))
     for info in list_methods():
-        assert get_method(info.name)().claimed_plan(schema, 1.0) is None
+        assert get_method(info.name)().promise(schema, BUDGET).sound
     ledger = Ledger(BUDGET)
     ledger.charge(Charge(label="the sum", bound=1.0, noise_multiplier=4.0))
     told = PrivacyStatement.of(ledger).to_json()
@@ -482,7 +482,6 @@ def test_a_sound_fit_says_nothing_of_claims(tmp_path):
     fitted = Dpaf(**TINY).fit(pictures(), BUDGET, out=tmp_path / "run")
     assert fitted.statement_.sound
     assert fitted.statement_.claim() is None
-    assert fitted.claimed_plan(LABELLED, 1.0) is None
     told = read_json(tmp_path / "run" / "statement.json")
     assert not {"sound", "claimed"} & set(told)
     assert "sound" not in read_json(tmp_path / "run" / "config.json")

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from plans import plan_of
 from sfumato.data import Dataset
 from sfumato.errors import BadInput
 from sfumato.methods import Dre, dre
@@ -144,7 +145,7 @@ def test_another_network_than_the_codec_may_tell_private_from_public(monkeypatch
     # One number a picture: the codec alone could not tell the kinds apart.
     settings = {**SMALL, "codec": "dct:1", "encoder": "resnet18"}
     method = Dre(**settings)
-    (_, steps) = method.plan(private.schema, 1.0)
+    (_, steps) = plan_of(method, private.schema, 1.0)
     assert steps.dimension == (3 + 1) * 4 + (4 + 1)
     fitted = method.fit(private, BUDGET, public=public())
     told = next(r for r in fitted.log_ if r["event"] == "weights")["of public classes"]
@@ -205,4 +206,4 @@ def test_a_network_that_was_trained_on_the_private_set_is_refused():
 
 def test_a_layer_without_an_encoder_is_refused():
     with pytest.raises(BadInput, match="layer goes with an encoder"):
-        Dre(**SMALL, layer="layer3").plan(public().schema, 1.0)
+        plan_of(Dre(**SMALL, layer="layer3"), public().schema, 1.0)

@@ -11,7 +11,7 @@ import torch
 from sfumato.data import Batch, Dataset
 from sfumato.errors import BadInput
 from sfumato.generators.embedding import CountedByClass, MeanEmbedding
-from sfumato.methods.merf import apportion
+from sfumato.methods.counts import apportion
 from sfumato.privacy import Budget, Ledger, Neighbours, PrivateData
 from sfumato.public.fourier import FourierFeatures
 
@@ -62,7 +62,8 @@ def released(
     private = PrivateData(
         data, Ledger(Budget(epsilon=5.0, delta=1e-5, neighbours=neighbours)), **more
     )
-    return data, phi, MeanEmbedding.release(private, phi, 4.0, label="e")
+    release = private.noisy_sum(phi, 4.0, label="e")
+    return data, phi, MeanEmbedding.of(release, phi, size=private.public_size)
 
 
 @pytest.mark.parametrize("neighbours", list(Neighbours))

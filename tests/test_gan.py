@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from plans import plan_of
 from sfumato.data import Dataset, Schema
 from sfumato.errors import BadInput
 from sfumato.generators.gan import (
@@ -15,7 +16,7 @@ from sfumato.generators.gan import (
     VectorGenerator,
     move_average,
 )
-from sfumato.methods import Gan, GanFt, GanMi, Synthesizer
+from sfumato.methods import Gan, GanFt, GanMi, Method
 from sfumato.methods.adversarial import labelled as _labelled
 from sfumato.methods.adversarial import looks_generated as _taken_for_generated
 from sfumato.methods.run import EXPORTS
@@ -154,9 +155,9 @@ def test_a_latent_network_outlives_the_file_of_its_codec(tmp_path):
     budget = Budget(epsilon=5.0, delta=1e-4)
     fitted = GanMi(codec=str(path), **TINY).fit(pictures(200), budget, out=tmp_path / "run")
     path.unlink()
-    again = Synthesizer.load(tmp_path / "run")
+    again = Method.load(tmp_path / "run")
     again.save(tmp_path / "copy")
-    for run in (again, Synthesizer.load(tmp_path / "copy")):
+    for run in (again, Method.load(tmp_path / "copy")):
         assert np.array_equal(run.sample(9).images, fitted.sample(9).images)
     with pytest.raises(BadInput, match="no codec file"):
         again.fit(pictures(200), budget)
@@ -200,11 +201,11 @@ def test_a_torn_fit_goes_on_and_reads_only_what_was_not_answered(cls, tmp_path):
     Torn.left = 5
     fitted = cls(**settings).fit(data, budget, out=tmp_path / "run", resume=True, **more)
     assert Torn.left == 0
-    again = Synthesizer.load(tmp_path / "run")
+    again = Method.load(tmp_path / "run")
     assert np.array_equal(again.sample(7).images, fitted.sample(7).images)
     assert {p.name for p in (tmp_path / "run").iterdir()} == {"run.sqlite", "run.lock", *EXPORTS}
 
 
 def test_images_too_small_for_a_critic_are_refused():
     with pytest.raises(BadInput, match="at least 4"):
-        Gan().plan(Schema(kind="images", shape=(1, 3, 8)), 1.0)
+        plan_of(Gan(), Schema(kind="images", shape=(1, 3, 8)), 1.0)

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 import torch
 
+from plans import plan_of
 from sfumato.data import Batch, Dataset
 from sfumato.errors import BadInput
-from sfumato.methods import GsWgan, Synthesizer, gswgan, taught
+from sfumato.methods import GsWgan, Method, gswgan, taught
 from sfumato.methods.gswgan import Critics
 from sfumato.methods.run import EXPORTS
 from sfumato.privacy import Budget, Neighbours, epsilon_of
@@ -115,7 +116,7 @@ def test_shrinking_keeps_the_length_of_smooth_images(shape):
 
 
 def test_every_relation_pays_for_the_replacement_of_a_critic():
-    plan = GsWgan(**TINY).plan(pictures(9).schema, 3.0)
+    plan = plan_of(GsWgan(**TINY), pictures(9).schema, 3.0)
     assert plan[1].summands == "shards"
     prices = [epsilon_of(plan[1:], 1e-5, relation) for relation in Neighbours]
     assert max(prices) == pytest.approx(min(prices), rel=1e-9)
@@ -155,7 +156,7 @@ def test_a_torn_fit_goes_on_and_reads_only_what_was_not_answered(tmp_path):
     Torn.left = 3
     fitted = GsWgan(**settings).fit(data, budget, out=tmp_path / "run", resume=True)
     assert Torn.left == 0
-    again = Synthesizer.load(tmp_path / "run")
+    again = Method.load(tmp_path / "run")
     assert np.array_equal(again.sample(7).images, fitted.sample(7).images)
     assert {p.name for p in (tmp_path / "run").iterdir()} == {"run.sqlite", "run.lock", *EXPORTS}
 
@@ -170,4 +171,4 @@ def test_no_critic_is_in_a_finished_run(tmp_path):
 
 def test_images_are_not_shrunk_below_a_pixel():
     with pytest.raises(BadInput, match="shrink must not exceed"):
-        GsWgan(**TINY, shrink=9).plan(pictures(1).schema, 1.0)
+        plan_of(GsWgan(**TINY, shrink=9), pictures(1).schema, 1.0)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from plans import plan_of
 from sfumato.data import Column, Dataset, Schema
 from sfumato.errors import BadInput
 from sfumato.generators import ClassedGenerator, ConvGenerator
@@ -43,7 +44,7 @@ def images(n: int = 60) -> Dataset:
 
 
 def test_every_round_is_charged_and_the_shares_are_of_the_squared_budget():
-    plan = Hp(**TINY, product_share=0.25).plan(IMAGES, 2.0)
+    plan = plan_of(Hp(**TINY, product_share=0.25), IMAGES, 2.0)
     assert [c.label for c in plan] == ["sum kernel"] + [f"product kernel {r}" for r in (1, 2, 3)]
     parts = [1 / c.noise_multiplier**2 for c in plan]
     assert sum(parts) == pytest.approx(1 / 2.0**2)
@@ -62,7 +63,7 @@ def test_the_releases_together_meet_the_budget_and_two_separate_calibrations_wou
 
 def test_the_sharper_bound_is_the_one_that_is_charged():
     schema = Schema(kind="images", shape=(1, 28, 28), classes=tuple("0123456789"))
-    plan = Hp(length_scale=0.005).plan(schema, 1.0)
+    plan = plan_of(Hp(length_scale=0.005), schema, 1.0)
     assert plan[0].bound == pytest.approx(math.sqrt(0.6868 + 0.01), rel=2e-3)
     assert plan[1].bound == pytest.approx(0.3573, rel=3e-3)
     assert plan[0].dimension == 10 * (101 * 784 + 1)
@@ -81,11 +82,11 @@ def test_rounds_draw_different_coordinates_by_the_public_seed_alone():
 
 def test_a_table_of_few_columns_has_as_many_rounds_as_there_are_choices():
     two = Schema(kind="table", columns=POINTS.columns[:2])
-    assert len(Hp(**TINY).plan(two, 1.0)) == 2
+    assert len(plan_of(Hp(**TINY), two, 1.0)) == 2
     one = Schema(kind="table", columns=POINTS.columns[:1])
-    (only,) = Hp(**TINY).plan(one, 1.0)
+    (only,) = plan_of(Hp(**TINY), one, 1.0)
     assert only.noise_multiplier == 1.0
-    assert len(Hp(**{**TINY, "rounds": 0}).plan(IMAGES, 1.0)) == 1
+    assert len(plan_of(Hp(**{**TINY, "rounds": 0}), IMAGES, 1.0)) == 1
     products = Hp(**{**TINY, "rounds": 6})._kernels(POINTS)[1]
     assert {type(part) for kernel in products for part in kernel.parts} == {int, Block}
 

@@ -14,6 +14,7 @@ from sklearn.base import clone
 from sklearn.utils.estimator_checks import check_estimator
 
 import sfumato
+from plans import plan_of
 from sfumato.classifier import LocallyLinearMaps, NotFitted
 from sfumato.cli.explain import explain
 from sfumato.data import Batch, Column, Dataset, Schema
@@ -116,7 +117,7 @@ def test_a_record_does_not_see_the_others_of_its_batch():
 
 
 def test_the_plan_is_poisson_sampled_steps_and_needs_no_number_of_records():
-    (charge,) = LinearMaps(rate=0.05, epochs=3).plan(images().schema, 1.5)
+    (charge,) = plan_of(LinearMaps(rate=0.05, epochs=3), images().schema, 1.5)
     assert (charge.rate, charge.steps) == (0.05, 60)
     assert charge.noise_multiplier == pytest.approx(1.5 * 0.05 * math.sqrt(60))
     assert charge.bound == pytest.approx(1e-3, rel=5e-3)
@@ -125,7 +126,7 @@ def test_the_plan_is_poisson_sampled_steps_and_needs_no_number_of_records():
 
 def test_more_passes_and_larger_samples_ask_for_more_noise():
     def noise(**settings: float) -> float:
-        _, promised = LinearMaps(**{**TINY, **settings}).promise(images().schema, BUDGET)
+        promised = LinearMaps(**{**TINY, **settings}).promise(images().schema, BUDGET)
         return promised.charges[0].noise_multiplier
 
     assert noise() < noise(epochs=8.0)

@@ -11,11 +11,12 @@ import pytest
 import torch
 from torch import nn
 
+from plans import plan_of
 from sfumato.data import Dataset
 from sfumato.errors import BadInput
 from sfumato.generators import ConvGenerator, ResNetGenerator, training
 from sfumato.generators.embedding import MeanEmbedding
-from sfumato.methods import Synthesizer, mepf, mepf_matching, private_encoder
+from sfumato.methods import Method, mepf, mepf_matching, private_encoder
 from sfumato.methods.base import Workspace
 from sfumato.methods.matched import minimise
 from sfumato.methods.mepf import Mepf
@@ -158,7 +159,10 @@ def test_every_release_is_charged_and_all_together_keep_the_budget():
 def test_the_smaller_sensitivity_buys_less_noise():
     replace = Budget(epsilon=1, delta=1e-5, neighbours=Neighbours.REPLACE_ONE)
     multiplier = {
-        centre: Mepf(**TINY, centre=centre).promise(images().schema, replace)[0]
+        centre: Mepf(**TINY, centre=centre)
+        .promise(images().schema, replace)
+        .charges[0]
+        .noise_multiplier
         for centre in (False, True)  # centred features have signs
     }
     assert multiplier[True] / multiplier[False] == pytest.approx(math.sqrt(2), rel=1e-6)
@@ -180,7 +184,7 @@ def test_every_variant_fits_and_samples(settings, labelled, tmp_path):
     fitted = Mepf(**TINY, **settings).fit(images(labelled=labelled), BUDGET, public=public)
     assert math.isfinite(fitted.loss_)
     assert fitted.log_[-1] == {"event": "matched", "training_seed": 0, "loss": fitted.loss_}
-    again = Synthesizer.load(fitted.save(tmp_path / "run"))
+    again = Method.load(fitted.save(tmp_path / "run"))
     assert again.loss_ == fitted.loss_
     assert np.array_equal(again.sample(9).images, fitted.sample(9).images)
 
@@ -236,7 +240,9 @@ def test_early_stopping_leaves_the_generator_nearest_to_the_second_release():
 
 def test_early_stopping_may_use_another_encoder():
     settings = {"encoder": "scattering", "stop": True, "stop_encoder": "alexnet"}
-    label = [c.label for c in Mepf(**TINY, **settings).plan(images(shape=(3, 40, 40)).schema, 1.0)]
+    label = [
+        c.label for c in plan_of(Mepf(**TINY, **settings), images(shape=(3, 40, 40)).schema, 1.0)
+    ]
     assert label == ["perceptual embedding", "early stopping"]
 
 
@@ -279,7 +285,7 @@ def test_one_release_serves_many_generators(tmp_path):
 
 def test_the_run_holds_no_weights_of_the_encoder(tmp_path):
     fitted = Mepf(**TINY).fit(images(), BUDGET)
-    found = learnt(fitted, but=("statement_", "schema_", "log_", "noise_multiplier_"))
+    found = learnt(fitted, but=("statement_", "schema_", "log_"))
     assert set(found) == {"generator_", "shares_", "loss_", "rule_"}
 
 
@@ -419,10 +425,9 @@ def test_training_a_private_encoder_is_charged_first_and_within_the_budget():
     fitted = Mepf(**PRIVATE).fit(images(), BUDGET)
     training, embedding = fitted.statement_.charges
     assert (training.label, training.steps, training.rate) == ("private encoder", 5, 0.3)
-    assert embedding.noise_multiplier == pytest.approx(fitted.noise_multiplier_ / math.sqrt(0.7))
-    assert training.noise_multiplier == pytest.approx(
-        fitted.noise_multiplier_ * 0.3 * math.sqrt(5 / 0.3)
-    )
+    # Seven tenths of the squared budget for the embedding, three for five steps at rate 0.3.
+    spent = [1 / embedding.noise_multiplier**2, 5 * (0.3 / training.noise_multiplier) ** 2]
+    assert [s / sum(spent) for s in spent] == pytest.approx([0.7, 0.3])
     assert fitted.statement_.epsilon <= BUDGET.epsilon
     assert len(fitted.sample(9)) == 9
 
@@ -457,7 +462,7 @@ def test_an_interrupted_private_encoder_goes_on_without_paying_twice(tmp_path, m
     monkeypatch.setattr(mepf, "embedded", honest)
     fitted = Mepf(**PRIVATE).fit(images(), BUDGET, out=tmp_path / "run", resume=True)
     assert fitted.statement_.epsilon <= BUDGET.epsilon
-    again = Synthesizer.load(tmp_path / "run")
+    again = Method.load(tmp_path / "run")
     assert np.array_equal(again.sample(5).images, fitted.sample(5).images)
 
 

@@ -11,8 +11,8 @@ import torch
 from sfumato.data import Batch, Column, Dataset, Schema
 from sfumato.errors import BadInput
 from sfumato.generators.embedding import MeanEmbedding
-from sfumato.methods import Merf, SavedRun, Synthesizer, suggest_features
-from sfumato.methods.merf import error_bound
+from sfumato.methods import Merf, Method, SavedRun
+from sfumato.methods.merf import error_bound, suggest_features
 from sfumato.privacy import Budget, Neighbours
 from sfumato.public.fourier import FourierFeatures
 
@@ -87,7 +87,7 @@ def test_training_again_from_a_release_changes_the_generator_and_not_the_release
     again = Merf(**TINY).refit(tmp_path / "first")
     assert again.loss_ == first.loss_
     assert np.array_equal(first.sample(9).images, again.sample(9).images)
-    assert Synthesizer.load(tmp_path / "second").loss_ == other.loss_
+    assert Method.load(tmp_path / "second").loss_ == other.loss_
 
 
 @pytest.mark.parametrize("change", [{"features": 32}, {"length_scales": "3"}, {"seed": 1}])
@@ -215,7 +215,7 @@ def test_the_suggested_number_of_features_minimises_the_bound(n, epsilon, neighb
     suggested = suggest_features(n, budget)
     method = Merf(features=1000)
     schema = Schema(kind="images", shape=(1, 4, 4))
-    noise_std = method.promise(schema, budget)[1].charges[0].noise_std / n
+    noise_std = method.promise(schema, budget).charges[0].noise_std / n
     grid = np.unique(np.geomspace(2, 1e6, 4000).astype(int))
     least = grid[np.argmin([error_bound(d, noise_std) for d in grid])]
     assert suggested % 2 == 0

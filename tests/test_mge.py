@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import sfumato
+from plans import plan_of
 from sfumato.data import Batch, Dataset, Schema
 from sfumato.errors import BadInput
 from sfumato.methods import Mge
@@ -267,7 +268,7 @@ def test_rank_and_spread_may_change_from_a_saved_release_and_the_codec_may_not(t
 
 def test_a_codec_that_does_not_exist_is_refused_before_any_row_is_read():
     with pytest.raises(BadInput, match="no codec called"):
-        Mge(codec="vae").plan(Schema(kind="images", shape=SHAPE), 1.0)
+        plan_of(Mge(codec="vae"), Schema(kind="images", shape=SHAPE), 1.0)
 
 
 def test_replacement_is_priced_by_what_the_wall_enforces():
@@ -276,5 +277,5 @@ def test_replacement_is_priced_by_what_the_wall_enforces():
         ("full", math.sqrt(2)),
         ("low-rank", math.sqrt(2)),
     ):
-        (charge,) = Mge(covariance=covariance).plan(two_kinds(4).schema, 1.0)
+        (charge,) = plan_of(Mge(covariance=covariance), two_kinds(4).schema, 1.0)
         assert charge.replace_ratio == ratio

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from plans import plan_of
 from sfumato.data import Batch, Column, Dataset, Schema
 from sfumato.errors import BadInput
 from sfumato.generators.mixture import GaussianMixture, RangeFit
@@ -23,7 +24,7 @@ from sfumato.generators.moments import (
     symmetric,
     wiener,
 )
-from sfumato.methods import Mixture, Synthesizer
+from sfumato.methods import Method, Mixture
 from sfumato.methods.mixture import Capacity
 from sfumato.methods.refinement import LABEL, STEPS, Refinement, record_gradients
 from sfumato.privacy import BoundedSum, Budget, Neighbours, OuterSum, Query, enforced_bound
@@ -224,7 +225,7 @@ def test_after_clipping_means_are_what_was_wanted():
 @pytest.mark.parametrize("own", [0, 10])
 @pytest.mark.parametrize("refine", [True, False])
 def test_shares_of_the_budget_add_up_to_one(refine, own):
-    plan = Mixture(refine=refine, cluster_directions=own).plan(blobs(4).schema, 3.0)
+    plan = plan_of(Mixture(refine=refine, cluster_directions=own), blobs(4).schema, 3.0)
     assert ("cluster second moments" in [charge.label for charge in plan]) == (own > 0)
     spent = sum(charge.steps * (3.0 / charge.noise_multiplier) ** 2 for charge in plan)
     assert spent == pytest.approx(1.0)
@@ -400,7 +401,7 @@ def test_refinement_prefers_records_to_draws():
 def test_refined_samples_stream_and_survive_saving(tmp_path, monkeypatch):
     fitted = Mixture().fit(blobs(400), Budget(epsilon=3, delta=1e-5))
     fitted.save(tmp_path / "run")
-    again = Synthesizer.load(tmp_path / "run")
+    again = Method.load(tmp_path / "run")
     assert np.array_equal(fitted.sample(70, seed=2).images, again.sample(70, seed=2).images)
     monkeypatch.setattr(Mixture, "AT_ONCE", 16)
     assert len(fitted.sample(70, seed=2)) == 70
@@ -492,7 +493,7 @@ def test_a_latent_mixture_refines_and_survives_the_loss_of_its_codec_file(tmp_pa
     path = AutoencoderCodec.untrained((1, 8, 8), 6, 8, seed=0).save(tmp_path / "codec.safetensors")
     fitted = Mixture(codec=str(path), candidates=2).fit(blobs(200), SEVERAL, out=tmp_path / "run")
     path.unlink()
-    again = Synthesizer.load(tmp_path / "run")
+    again = Method.load(tmp_path / "run")
     assert again.refinement_ is not None
     assert np.array_equal(fitted.sample(30, seed=2).images, again.sample(30, seed=2).images)
     assert again.statement_ == fitted.statement_
@@ -519,7 +520,7 @@ def test_records_are_encoded_once_a_fit(monkeypatch):
 
 def test_a_latent_plan_depends_on_the_codec_and_reads_no_weights(tmp_path):
     schema = blobs(4).schema
-    pixels, latent = (Mixture(codec=c).plan(schema, 3.0) for c in (None, "dct:16"))
+    pixels, latent = (plan_of(Mixture(codec=c), schema, 3.0) for c in (None, "dct:16"))
     assert [c.label for c in pixels] == [c.label for c in latent]
     assert latent[0].dimension < pixels[0].dimension
 

@@ -9,8 +9,9 @@ import pytest
 import torch
 from scipy.optimize import linprog
 
+from plans import plan_of
 from sfumato.data import Batch, Dataset
-from sfumato.methods import Sinkhorn, Synthesizer, sinkhorn, taught
+from sfumato.methods import Method, Sinkhorn, sinkhorn, taught
 from sfumato.methods.run import EXPORTS
 from sfumato.methods.sinkhorn import (
     Divergence,
@@ -175,7 +176,7 @@ def pictures(value: int, n: int = 80, *, labelled: bool = True) -> Dataset:
 
 
 def test_one_record_is_charged_with_twice_the_clip_under_every_relation():
-    _, steps = Sinkhorn(**TINY, clip=0.7).plan(pictures(9).schema, 3.0)
+    _, steps = plan_of(Sinkhorn(**TINY, clip=0.7), pictures(9).schema, 3.0)
     assert steps.summands == "groups"
     assert steps.bound == pytest.approx(0.7, rel=1e-5)
     assert steps.dimension == 12 * 64
@@ -212,6 +213,6 @@ def test_a_torn_fit_goes_on_and_reads_only_what_was_not_answered(tmp_path):
     Torn.left = 3
     fitted = Sinkhorn(**settings).fit(data, budget, out=tmp_path / "run", resume=True)
     assert Torn.left == 0
-    again = Synthesizer.load(tmp_path / "run")
+    again = Method.load(tmp_path / "run")
     assert np.array_equal(again.sample(7).images, fitted.sample(7).images)
     assert {p.name for p in (tmp_path / "run").iterdir()} == {"run.sqlite", "run.lock", *EXPORTS}

@@ -12,6 +12,7 @@ import pytest
 from dp_accounting.pld import privacy_loss_distribution as pld
 from scipy.stats import binom, norm
 
+from plans import plan_of
 from sfumato.data import Dataset, Schema
 from sfumato.errors import BadInput, PlanMismatch
 from sfumato.methods import get_method
@@ -207,7 +208,7 @@ def test_one_step_at_rate_one_is_not_called_exact_discrete_noise(tmp_path):
         draw.integers(0, 256, (40, 8, 8), dtype=np.uint8), draw.integers(0, 2, 40), classes=2
     )
     method = get_method("gan")(steps=1, rate=1.0, critic_steps=1, batch=4)
-    promised = method.promise(data.schema, BUDGET)[1]
+    promised = method.promise(data.schema, BUDGET)
     method.fit(data, BUDGET)
     for statement in (promised, method.statement_):
         noise = {r["label"]: r["noise"] for r in statement.to_json()["releases"]}
@@ -220,10 +221,10 @@ def test_one_step_at_rate_one_is_not_called_exact_discrete_noise(tmp_path):
 @pytest.mark.parametrize("name", ["gan", "gan-mi", "dre", "llm", "dpaf", "sinkhorn", "gs-wgan"])
 def test_every_series_of_steps_is_promised_as_floating_point_whatever_its_rate(name):
     schema = Schema(kind="images", shape=(1, 16, 16), classes=("a", "b"))
-    known = {p.name for p in get_method(name).parameters()}
+    known = {p.name for p in get_method(name).settings()}
     settings = {"rate": 1.0, "steps": 1, "epochs": 1, "first_steps": 1, "asymmetry": 1}
     method = get_method(name)(**{k: v for k, v in settings.items() if k in known})
-    plan = method.plan(schema, 1.0)
+    plan = plan_of(method, schema, 1.0)
     assert {c.sampler for c in plan if c.label != "class counts"} == {"floating"}
 
 

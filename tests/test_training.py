@@ -24,7 +24,7 @@ from sfumato.data import Batch, Dataset
 from sfumato.errors import CorruptArtifact, NotPublishable, PlanMismatch, SfumatoError
 from sfumato.generators import training as module
 from sfumato.generators.training import Training
-from sfumato.methods import Merf, SavedRun, Synthesizer
+from sfumato.methods import Merf, Method, SavedRun
 from sfumato.methods.base import Workspace
 from sfumato.methods.run import EXPORTS
 from sfumato.privacy import (
@@ -516,7 +516,7 @@ def test_a_killed_fit_goes_on_from_its_release_and_spends_nothing_again(how, tmp
     assert steps == sorted(set(steps))
     assert steps[-1] == 800
     assert {p.name for p in run.iterdir()} == {STORE, "run.lock", *EXPORTS}
-    assert len(Synthesizer.load(run).sample(10)) == 10
+    assert len(Method.load(run).sample(10)) == 10
 
 
 def _log_of(run: Path) -> list[dict]:

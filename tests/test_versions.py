@@ -62,13 +62,18 @@ def test_a_run_of_0_1_0_is_loaded_with_its_own_statement(name, old):
 def test_another_calibration_does_not_lock_anyone_out(name, old, tmp_path, monkeypatch):
     import sfumato.methods.base as base
 
-    honest = base.calibrate
-    monkeypatch.setattr(base, "calibrate", lambda plan, budget: honest(plan, budget) * (1 + 1e-6))
+    honest = base.calibrated
+    monkeypatch.setattr(
+        base, "calibrated", lambda asked, budget: honest(asked, budget) * (1 + 1e-6)
+    )
     again = load(old / name)
     assert again.statement_.epsilon == EXPECTED[f"{name}:epsilon"]
     cls = get_method(name)
-    if cls.RELEASED_BY is not None and cls.info.public != "required":
-        method = cls(**SavedRun(old / name).config["settings"])
+    run = SavedRun(old / name)
+    still = {s.name for s in cls.settings()}
+    method = cls(**{k: v for k, v in run.config["settings"].items() if k in still})
+    once = all(q.steps is None for q in method.queries(again.schema_, run.budget))
+    if once and cls.info.public != "required" and name != "mixture":
         method.refit(old / name, out=tmp_path / "again")
         assert method.statement_ == again.statement_
         assert [r.units.tolist() for r in SavedRun(tmp_path / "again").releases()] == [

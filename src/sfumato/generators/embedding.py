@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from sfumato.data import Batch
-from sfumato.privacy import FeatureMap, PrivateData, Release
+from sfumato.privacy import FeatureMap, Release
 
 
 class CountedByClass(FeatureMap):
@@ -59,15 +59,6 @@ class MeanEmbedding:
     shares: Tensor  # (classes,), non-negative, sum 1
     noise_std: float  # of each entry of `mean`
     size: float = 1.0  # what the sums were divided by: the number of records, or its noisy estimate
-
-    @classmethod
-    def release(
-        cls, data: PrivateData, phi: CountedByClass, noise_multiplier: float, *, label: str
-    ) -> MeanEmbedding:
-        """Pay for and take the one noisy sum."""
-        return cls.of(
-            data.noisy_sum(phi, noise_multiplier, label=label), phi, size=data.public_size
-        )
 
     @classmethod
     def of(cls, release: Release, phi: CountedByClass, *, size: int | None) -> MeanEmbedding:

@@ -69,10 +69,7 @@ class GsWgan(Taught):
         "batch": 12,
         "latent": 4,
         "hidden": 8,
-        "critic_width": 8,
         "phase": 2,
-        "warm_steps": 2,
-        "phase_steps": 1,
     }
 
     shards: int = setting(
