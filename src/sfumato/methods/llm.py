@@ -30,6 +30,7 @@ from sfumato.methods.descent import TrainingState, descend
 from sfumato.methods.explanations import FilterBank
 from sfumato.methods.registry import register
 from sfumato.privacy import Charge, OuterMap, Plan, PrivateData, balanced, enforced_bound
+from sfumato.public.cosines import cosines
 from sfumato.public.products import row_product
 from sfumato.public.tabular import encoding_of
 
@@ -268,7 +269,7 @@ def _projection(
     if schema.kind == "table" or settings.basis == "random":
         return torch.randn(narrow, wide, generator=random) / math.sqrt(narrow)
     channels, height, width = schema.shape
-    down, across = _cosines(height), _cosines(width)
+    down, across = cosines(height).float(), cosines(width).float()
     # Frequencies in waves per picture, lowest first; all channels of one before the next.
     squared = torch.arange(height)[:, None] ** 2 + torch.arange(width)[None, :] ** 2
     order = squared.flatten().argsort(stable=True)[: -(-narrow // channels)]
@@ -280,14 +281,6 @@ def _projection(
         .reshape(len(waves) * channels, wide)[:narrow]
         .contiguous()
     )
-
-
-def _cosines(side: int) -> Tensor:
-    """The orthonormal cosine basis of `side` points, lowest frequency first."""
-    k = torch.arange(side, dtype=torch.float64)
-    waves = torch.cos(math.pi / side * (k[None, :] + 0.5) * k[:, None]) * math.sqrt(2 / side)
-    waves[0] /= math.sqrt(2)
-    return waves.to(torch.float32)
 
 
 class _Gradients(OuterMap):
