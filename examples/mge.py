@@ -4,7 +4,8 @@ import torch
 
 import sfumato
 from sfumato.methods.mge import OuterMoments
-from sfumato.privacy import Budget, Ledger, PrivacyStatement, PrivateData, calibrate, charge_of
+from sfumato.privacy import Budget, Gate, Ledger, PrivacyStatement, PrivateData
+from sfumato.privacy.query import calibrated, plan
 from sfumato.public.resolve import get_codec
 
 data = sfumato.load("digits:train")  # private: 8×8 images of ten digits
@@ -12,12 +13,13 @@ budget = Budget(epsilon=5.0, delta=1e-5)
 
 # 1. A public codec: here the 32 lowest frequencies; with the path of a pretrained one, its code on the unit sphere.
 codec = get_codec("dct:32", data.schema)
-phi = OuterMoments(codec.facts, data.schema.n_classes, codec)  # [v, 1] ⊗ [v, 1], filed by class
+rows = OuterMoments(codec)  # [v, 1] of a record, whose square is filed by class
+query = rows.query(codec.facts, data.schema.n_classes)
 
 # 2. The release: means, second moments and counts in one noisy sum, calibrated jointly.
-noise = calibrate(lambda m: (charge_of(phi, m, label="moments"),), budget)
 ledger = Ledger(budget)
-moments = phi.read(PrivateData(data, ledger).noisy_sum(phi, noise, label="moments"))
+gate = Gate(PrivateData(data, ledger), [query], plan([query], calibrated([query], budget)))
+moments = rows.read(gate.sum(query.label, rows))
 
 # 3. A Gaussian for every class; its covariance is repaired, not recomputed from the data.
 mean, root = moments.means(), moments.roots(codec.unit, rank=None)

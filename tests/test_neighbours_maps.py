@@ -60,6 +60,7 @@ from sfumato.public.perceptual import (
     ScatteringEncoder,
 )
 from sfumato.public.products import row_product
+from sfumato.public.space import Axes, CodecSpace
 from sfumato.public.spaces import space_of
 from sfumato.public.tabular import HeterogeneousFourier, encoding_of
 from sfumato.testing import (
@@ -154,6 +155,15 @@ def squares(schema: Schema, count: int) -> RecordMap:
     return _map_of(query, rows)
 
 
+def latent() -> RecordMap:
+    """In few axes of a codec, turned by public vectors."""
+    codec = DctCodec(IMAGES.shape, 7)
+    space = CodecSpace(codec, Axes.along(random(40, 7))[0])
+    rows = with_count(lambda b: (space.encode(b), b.labels), 0.5, 0.4)
+    query = Query(label="means", shape=(8,), bound=math.hypot(1, 0.4), segments=3)
+    return _map_of(query, rows)
+
+
 def norms(schema: Schema, power: int) -> RecordMap:
     rows = lengths(lambda b: (space_of(schema).encode(b), None), 3.0, power)
     return _map_of(Query(label="lengths", shape=(1,), non_negative=True), rows)
@@ -232,6 +242,7 @@ MAPS: dict[str, tuple[Schema, Callable[[], RecordMap]]] = {
     "vectors, colour": (COLOUR, lambda: vectors(COLOUR, 11)),
     "vectors, table": (TABLE, lambda: vectors(TABLE, 99, 0.4)),
     "vectors, clusters": (IMAGES, nearest_cluster),
+    "vectors, latent": (IMAGES, latent),
     "lengths": (IMAGES, lambda: norms(IMAGES, 2)),
     "squares": (IMAGES, lambda: squares(IMAGES, 8)),
     "squares, table": (TABLE, lambda: squares(TABLE, 5)),

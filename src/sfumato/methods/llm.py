@@ -29,6 +29,7 @@ from sfumato.methods.explanations import FilterBank
 from sfumato.methods.registry import MethodInfo
 from sfumato.methods.settings import setting
 from sfumato.privacy import Budget, Gate, Query, balanced
+from sfumato.public.cosines import cosines
 from sfumato.public.products import row_product
 from sfumato.public.tabular import encoding_of
 
@@ -267,18 +268,10 @@ def _projection(settings: LinearMaps, schema: Schema, random: torch.Generator) -
     # Frequencies in waves per picture, lowest first; all channels of one before the next.
     squared = torch.arange(height)[:, None] ** 2 + torch.arange(width)[None, :] ** 2
     order = squared.flatten().argsort(stable=True)[: -(-narrow // channels)]
-    waves = torch.einsum("ay,bx->abyx", _cosines(height), _cosines(width))
+    waves = torch.einsum("ay,bx->abyx", cosines(height).float(), cosines(width).float())
     waves = waves.flatten(0, 1)[order].flatten(1)  # (frequencies, pixels)
     by_channel = torch.einsum("fp,cd->fcdp", waves, torch.eye(channels))
     return by_channel.reshape(-1, wide)[:narrow].contiguous()
-
-
-def _cosines(side: int) -> Tensor:
-    """The orthonormal cosine basis of `side` points, lowest frequency first."""
-    k = torch.arange(side, dtype=torch.float64)
-    waves = torch.cos(math.pi / side * (k[None, :] + 0.5) * k[:, None]) * math.sqrt(2 / side)
-    waves[0] /= math.sqrt(2)
-    return waves.to(torch.float32)
 
 
 class _Adam:

@@ -17,6 +17,7 @@ from torch import Tensor
 from sfumato.data import Dataset
 from sfumato.errors import BadInput
 from sfumato.public.codec import Card, Codec, codec_kind
+from sfumato.public.cosines import cosines
 from sfumato.public.origin import card_of
 from sfumato.public.products import row_product
 
@@ -97,7 +98,7 @@ def _dct_basis(shape: tuple[int, ...], dim: int) -> Tensor:
     if channels == 3:  # brightness, red against blue, green against both
         mix = torch.tensor([[1.0, 1, 1], [1, 0, -1], [-1, 2, -1]], dtype=torch.float64)
         mix = mix / torch.linalg.vector_norm(mix, dim=1, keepdim=True)
-    rows, columns = _cosines(height), _cosines(width)
+    rows, columns = cosines(height), cosines(width)
     order = [
         ((y * y + x * x) * (1 if channel == 0 or channels != 3 else 4), channel, y, x)
         for channel in range(channels)
@@ -107,15 +108,6 @@ def _dct_basis(shape: tuple[int, ...], dim: int) -> Tensor:
     chosen = sorted(order)[:dim]
     waves = [torch.einsum("c,h,w->chw", mix[c], rows[y], columns[x]) for _, c, y, x in chosen]
     return torch.stack(waves).flatten(1).to(torch.float32)
-
-
-def _cosines(size: int) -> Tensor:
-    """The orthonormal DCT-II, (frequency, position)."""
-    k = torch.arange(size, dtype=torch.float64)
-    waves = torch.cos(math.pi / size * (k + 0.5)[None] * k[:, None])
-    scale = torch.full((size, 1), math.sqrt(2 / size), dtype=torch.float64)
-    scale[0] = math.sqrt(1 / size)
-    return scale * waves
 
 
 @codec_kind

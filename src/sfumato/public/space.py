@@ -15,6 +15,7 @@ from torch import Tensor
 from sfumato.data import Batch, Dataset
 from sfumato.files import Record
 from sfumato.public.codec import Codec
+from sfumato.public.products import row_product
 from sfumato.public.spaces import MOST_COEFFICIENTS, Space, as_bytes
 
 # Public records that tell how variance falls along the axes: each is encoded once.
@@ -51,7 +52,7 @@ class Axes(Record):
     def into(self, vectors: Tensor) -> Tensor:
         rows = vectors[:, self.order]
         lead = len(self.turn)
-        return torch.cat([rows[:, :lead] @ self.turn, rows[:, lead:]], dim=1)
+        return torch.cat([row_product(rows[:, :lead], self.turn), rows[:, lead:]], dim=1)
 
     def back(self, rows: Tensor) -> Tensor:
         lead = len(self.turn)

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from sfumato.data import Batch, Schema
+from sfumato.public.cosines import cosines
 from sfumato.public.products import row_product
 from sfumato.public.tabular import TableEncoding
 
@@ -66,7 +67,7 @@ class PixelSpace(Space):
         channels, height, width = schema.shape
         self.shape, self.places = schema.shape, schema.dim
         self.radius = 0.5 * math.sqrt(schema.dim)
-        self._rows, self._columns = _cosines(height), _cosines(width)
+        self._rows, self._columns = cosines(height).float(), cosines(width).float()
         self._colours = _opponent() if channels == 3 else None
         side = max(height, width)
         down = torch.arange(height, dtype=torch.float64) * side / height
@@ -133,14 +134,6 @@ def as_bytes(pixels: Tensor) -> Tensor:
 
 def space_of(schema: Schema) -> Space:
     return PixelSpace(schema) if schema.kind == "images" else TableSpace(schema)
-
-
-def _cosines(side: int) -> Tensor:
-    """The orthonormal DCT-II matrix, (side, side): row k holds k half-waves."""
-    k = torch.arange(side, dtype=torch.float64)
-    matrix = torch.cos(math.pi / side * (k[None, :] + 0.5) * k[:, None]) * math.sqrt(2 / side)
-    matrix[0] /= math.sqrt(2)
-    return matrix.to(torch.float32)
 
 
 def _opponent() -> Tensor:
