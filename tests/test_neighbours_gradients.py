@@ -19,7 +19,8 @@ from torch import Tensor, nn
 from sfumato.data import Batch, Schema
 from sfumato.errors import BadInput
 from sfumato.methods import get_method
-from sfumato.methods.gan import _labelled, _taken_for_generated
+from sfumato.methods.adversarial import labelled as _labelled
+from sfumato.methods.adversarial import looks_generated as _taken_for_generated
 from sfumato.privacy import GradientSum, gradients
 from sfumato.privacy.gradients import _squares, records
 
@@ -288,7 +289,7 @@ def test_neighbour_sums_of_arbitrary_records(name, seed, n, scale, offset, bound
 def test_neighbour_samples_of_a_wide_gan_around_a_block():
     schema = Schema(kind="images", shape=(1, 28, 28), classes=tuple("0123456789"))
     method = get_method("gan")(width=96)
-    sums = GradientSum(method._critic(schema), _taken_for_generated, bound=1.0, inputs=_labelled)
+    sums = GradientSum(method.critic(schema), _taken_for_generated, bound=1.0, inputs=_labelled)
     one = torch.rand(1, 1, 28, 28, generator=torch.Generator().manual_seed(1))
     alone = sums(Batch(one, torch.tensor([3])))
     assert float(alone.norm()) <= sums.enforced

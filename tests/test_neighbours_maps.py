@@ -26,7 +26,7 @@ from sfumato.generators.embedding import CountedByClass
 from sfumato.generators.moments import counted as with_count
 from sfumato.generators.moments import lengths, scaled
 from sfumato.methods.clusters import around_nearest, nearest_centre
-from sfumato.methods.counting import ClassCounts
+from sfumato.methods.counts import _ones
 from sfumato.methods.dpaf_phases import FilterGradients, features_and_label, features_by_class
 from sfumato.methods.llm import LinearMaps, Model
 from sfumato.methods.mge import DiagonalMoments, OuterMoments
@@ -210,7 +210,7 @@ MAPS: dict[str, tuple[Schema, Callable[[], RecordMap]]] = {
         TABLE,
         lambda: ProductKernel(encoding_of(TABLE), Hermite(3, 1.0), encoding_of(TABLE).parts[:4], 3),  # type: ignore[union-attr]
     ),
-    "counts": (TABLE, lambda: ClassCounts(TABLE)),
+    "counts": (TABLE, lambda: asked(1, 1.0, _ones, segments=TABLE.n_classes)),
     "perceptual": (
         IMAGES,
         lambda: counted(PerceptualFeatures(convolutions(), second_weight=0.5), IMAGES),
