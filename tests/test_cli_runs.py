@@ -111,7 +111,7 @@ def test_less_epsilon_means_more_noise() -> None:
                 "1e-5",
                 "--json",
             ).stdout
-        )["noise_multiplier"]
+        )["releases"][0]["noise_multiplier"]
         for e in ("0.5", "1", "8")
     ]
     assert noise[0] > noise[1] > noise[2]

@@ -190,9 +190,9 @@ def test_public_data_reach_the_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     seen = []
     fit = Merf._fit
 
-    def look(self: Merf, data: Any, noise_multiplier: float, workspace: Any) -> None:
-        seen.append(workspace.public.name)
-        fit(self, data, noise_multiplier, workspace)
+    def look(self: Merf, data: Any, run: Any) -> None:
+        seen.append(run.public.name)
+        fit(self, data, run)
 
     monkeypatch.setattr(Merf, "_fit", look)
     compare(

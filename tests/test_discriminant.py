@@ -18,6 +18,7 @@ from sfumato.generators.networks import Warp
 from sfumato.methods import Method, mepf_matching
 from sfumato.methods.mepf import Mepf
 from sfumato.methods.mepf_matching import _RIDGE, Discriminant, PerceptualDistance, Target
+from sfumato.methods.saved import learnt, saved
 from sfumato.privacy import Budget
 from sfumato.privacy.store import packed
 from sfumato.public.perceptual import PerceptualFeatures, ScatteringEncoder
@@ -295,7 +296,7 @@ def test_a_run_from_before_there_were_warps_and_checks_is_as_it_was(tmp_path):
     assert np.array_equal(again.sample(9).images, fitted.sample(9).images)
     anew = Mepf(**TINY)
     anew.schema_, anew.statement_ = fitted.schema_, fitted.statement_
-    anew._take_back(again._product())
+    anew._take_back(saved(learnt(again, but=("schema_", "statement_"))))
     assert np.array_equal(anew.sample(9).images, fitted.sample(9).images)
 
 

@@ -71,9 +71,8 @@ def kept_rows(tree: ast.AST) -> list[str]:
         if not isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
             continue
         given = [*function.args.args, *function.args.kwonlyargs, *function.args.posonlyargs]
-        if not any(
-            a.annotation is not None and "Batch" in ast.unparse(a.annotation) for a in given
-        ):
+        kinds = [ast.unparse(a.annotation) for a in given if a.annotation is not None]
+        if not any(kind.split(" | ")[0] == "Batch" for kind in kinds):
             continue
         names = (n for n in ast.walk(function) if isinstance(n, ast.Name))
         local = {n.id for n in names if isinstance(n.ctx, ast.Store)}

@@ -110,7 +110,7 @@ class LocallyLinearMaps(ClassifierMixin, BaseEstimator):
         data = X
         if arrays:
             data, classes = self._from_arrays(X, y)
-            method.labels_ = classes.tolist()
+            method.known_labels = classes.tolist()
             allow_empty = True  # every label was found among the stated ones, so none is a slip
         return self._keep(
             method.fit(

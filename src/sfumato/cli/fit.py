@@ -91,9 +91,9 @@ def methods(name: str | None, as_json: bool) -> None:
         return
     method = get_method(name)
     info = method.info
-    parameters = method.settings()
     if as_json:
-        print_json({**as_plain(info), "parameters": as_plain(parameters)})
+        told = [s.to_json() for s in method.settings()]
+        print_json({**as_plain(info), "parameters": told})
         return
     click.echo(f"{info.name}: {info.title}")
     click.echo(f"Paper: {info.paper}")
@@ -103,10 +103,10 @@ def methods(name: str | None, as_json: bool) -> None:
     )
     click.echo(info.summary)
     print_table(
-        ("Setting (--set)", "Type", "Default", "Meaning"),
+        ("Setting (--set)", "Takes", "Default", "Meaning"),
         [
-            (p.name, p.type, "auto" if p.default is None else str(p.default), p.help)
-            for p in parameters
+            (s.name, s.wanted, "auto" if s.default is None else str(s.default), s.help)
+            for s in method.settings()
         ],
     )
 

@@ -174,6 +174,10 @@ class Method(Learnt, Configured, ABC):
         """Whether these settings make any use of public data."""
         return self.info.public != "unused"
 
+    def _needs_public(self) -> bool:
+        """Whether these settings cannot do without, though the method can."""
+        return False
+
     def _picture(self) -> bytes | None:
         """A PNG of what was learnt, if there is one."""
         if self.schema_.kind != "images":
@@ -225,7 +229,7 @@ class Method(Learnt, Configured, ABC):
         """Raise unless `public` is what this method can use beside private data of `schema`."""
         name, use = self.info.name, self.info.public
         if public is None:
-            if use == "required":
+            if use == "required" or self._needs_public():
                 raise BadInput(
                     f"{name} needs a public data set of the same kind; give one with --public (in Python: public=)."
                 )

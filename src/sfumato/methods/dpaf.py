@@ -215,7 +215,6 @@ class Dpaf(ImageAdversarial):
 
     def _fit(self, data: Gate, run: Workspace) -> None:
         counts = count(data)
-        run.log({"event": "release", "label": "class counts"})
         self.shares_ = counts.shares
         network = self.critic(data.schema)
         if (phase := self._first_phase(data.schema)) != "random":

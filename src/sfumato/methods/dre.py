@@ -118,7 +118,6 @@ class Dre(Decoded):
     def _fit(self, data: Gate, run: Workspace) -> None:
         codec = self.open_codec(data.schema, run)
         counts = count(data)
-        run.log({"event": "release", "label": "class counts"})
         self.shares_ = counts.shares
         random = torch.Generator().manual_seed(self.seed)
         pixels, kinds = _public_images(run, random)

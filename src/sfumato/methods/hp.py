@@ -147,11 +147,9 @@ class Hp(Matched):
     def _fit(self, data: Gate, run: Workspace) -> None:
         self._kernel, products = self._kernels(data.schema)
         self._embedding = embedded(data, _SUM, self._kernel, _COUNT[data.schema.kind])
-        run.log({"event": "release", "label": _SUM})
         self._products = []
         for r, phi in enumerate(products):
             self._products.append((phi, self._embedding.beside(data.sum(_round(r), phi))))
-            run.log({"event": "release", "label": _round(r)})
         self.shares_ = self._embedding.shares
         self.match(data.schema, run)
 

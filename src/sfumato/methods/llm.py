@@ -98,8 +98,8 @@ class LinearMaps(Method):
         above=0,
     )
 
-    # What whoever fitted arrays calls the classes, by code: a stated, public list. A data set's labels are the codes themselves.
-    labels_ = cast("list[Any] | None", None)
+    # What whoever fits arrays calls the classes, by code: a stated, public list. A data set's labels are the codes themselves.
+    known_labels = cast("list[Any] | None", None)
 
     def _check(self, schema: Schema) -> None:
         if not schema.labelled:
@@ -126,6 +126,7 @@ class LinearMaps(Method):
         self.model_ = Model(self, schema)
 
     def _fit(self, data: Gate, run: Workspace) -> None:
+        self.labels_ = self.known_labels
         model, adam = self.model_, _Adam(self.model_.weights)
         series = data.steps(_LABEL)
         training = run.training(

@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from sfumato.data import Dataset, Schema
+from sfumato.data import Schema
 from sfumato.errors import BadInput
 from sfumato.generators import ClassedGenerator, ConvGenerator
 from sfumato.generators.networks import seeded
@@ -274,7 +274,7 @@ class Mepf(Method):
         if self.encoder == PRIVATE:
             train_extractor(self.extractor_, data, run, seed=self.seed)
         encoder = self._unseen_encoder(schema, self.encoder, run).to(device)
-        target = self._target(data, _LABEL, self._centred(encoder, run.public), run)
+        target = self._target(data, _LABEL, self._centred(encoder, run), run)
         stopping = None
         if self.stop:
             same, name = self._stop_encoder == self.encoder, self._stop_encoder
@@ -346,11 +346,11 @@ class Mepf(Method):
             **centred,
         )
 
-    def _centred(self, encoder: Encoder, public: Dataset | None) -> PerceptualFeatures:
+    def _centred(self, encoder: Encoder, run: Workspace) -> PerceptualFeatures:
         phi = self._map(encoder)
-        if not self.centre or public is None:
+        if not self.centre or run.public is None:
             return phi
-        centre, radius = public_centre(public_rows(phi, public, _PUBLIC_RECORDS))
+        centre, radius = public_centre(public_rows(phi, run.public, _PUBLIC_RECORDS))
         return self._map(encoder, centre=centre, radius=self.radius or radius).to(phi.device)
 
     def _target(self, data: Gate, label: str, phi: PerceptualFeatures, run: Workspace) -> Target:
@@ -358,7 +358,6 @@ class Mepf(Method):
         or of random ones, weighed."""
         learnt = tuple(self.extractor_.parameters()) if self.encoder == PRIVATE else ()
         embedding = embedded(data, label, phi, _COUNT, given=learnt)
-        run.log({"event": "release", "label": label})
         if self.weigh == 0:
             return Target(phi, embedding)
         images = run.public or clouds(data.schema.shape, _METRIC_RECORDS)
@@ -426,12 +425,8 @@ class Mepf(Method):
             self.extractor_.load_state_dict(weights)
         return found
 
-    def check_public(self, schema: Schema, public: Dataset | None) -> None:
-        super().check_public(schema, public)
-        if self.centre and public is None:
-            raise BadInput(
-                "mepf's centre is made from public data; give some with --public (in Python: public=)."
-            )
+    def _needs_public(self) -> bool:
+        return self.centre
 
     def _check(self, schema: Schema) -> None:
         if self.radius is not None and not self.centre:

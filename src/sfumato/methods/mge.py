@@ -98,7 +98,6 @@ class Mge(Decoded):
         codec = self.open_codec(data.schema, run)
         rows = self._rows(codec)
         moments = rows.read(data.sum(_LABEL, rows))
-        run.log({"event": "release", "label": _LABEL})
         self.shares_ = Counts.of(moments.counts, moments.noise[2], data.public_size).shares
         self.mean_ = moments.means().to(torch.float32)
         rank = self.rank if self.covariance == "low-rank" else None

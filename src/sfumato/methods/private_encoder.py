@@ -72,7 +72,6 @@ def train_extractor(network: nn.Module, data: Gate, run: Workspace, *, seed: int
         step.gradient(network, _mistaken)
         adam.step()
     network.eval()
-    run.log({"event": "release", "label": LABEL})
 
 
 def _mistaken(network: nn.Module, pixels: Tensor, labels: Tensor) -> Tensor:

@@ -140,7 +140,6 @@ class Refinement(Record):
             # Averaging the second half takes out most of the noise.
             if step.index >= STEPS // 2:
                 mean += weights / (STEPS - STEPS // 2)
-        run.log({"event": "release", "label": LABEL})
         return cls(features, mean)
 
     def scores(self, schema: Schema, records: Tensor, labels: Tensor) -> Tensor:

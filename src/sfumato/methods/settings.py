@@ -76,6 +76,11 @@ class Setting:
         )
         return f"{noun} {told}".strip() + auto
 
+    def to_json(self) -> dict[str, Any]:
+        """What `sfumato methods NAME --json` tells."""
+        told = {"name": self.name, "type": self.type, "default": self.default, "help": self.help}
+        return {**told, "wanted": self.wanted, "free": self.free}
+
     def checked(self, value: Any, who: str) -> Any:
         """`value`, as it is kept; raises if it is not of this setting's kind or range."""
         if not self.allows(value):
@@ -173,7 +178,7 @@ class Configured:
                 raise BadInput(
                     f"{cls._called()} has no setting {key!r}; it has {', '.join(known)}."
                 )
-        return cls(**more, **{key: known[key].parse(text) for key, text in given.items()})
+        return cls(**{**more, **{key: known[key].parse(text) for key, text in given.items()}})
 
     def __repr__(self) -> str:
         changed = {s.name: v for s in self.settings() if (v := getattr(self, s.name)) != s.default}
