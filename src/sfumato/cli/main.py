@@ -44,6 +44,7 @@ COMMANDS = (
     "run:export",
     "compare:compare",
     "data:data",
+    "new_method:new_method",
     "demo:demo",
 )
 

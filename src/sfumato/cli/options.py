@@ -77,10 +77,12 @@ def out_option(
     required: bool = True,
 ) -> Callable[[F], F]:
     """`--out`: where a command writes, a folder or a `file`."""
+    # click takes a default of None for one that was given, and then asks for nothing.
+    more: dict[str, Any] = {} if default is None else {"default": default}
     return click.option(
         "--out",
         required=required and default is None,
-        default=default,
+        **more,
         metavar=metavar,
         type=click.Path(path_type=Path, dir_okay=not file),
         help=about,
