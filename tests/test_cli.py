@@ -43,6 +43,7 @@ VERBS = (
     "export",
     "compare",
     "data",
+    "new-method",
     "demo",
 )
 BUDGET = ("--epsilon", "1", "--delta", "1e-5")
