@@ -72,6 +72,7 @@ lint: setup ## style, types and the direction of imports
 	@"$(VENV)/bin/lint-imports" --no-logo
 
 docs: setup-docs ## build the documentation into site/
+	@"$(PY)" -m sfumato.testing.walk > docs/walk.md
 	@NO_MKDOCS_2_WARNING=1 "$(PY)" -m mkdocs build --strict --quiet
 	@echo "The documentation is in site/; open site/index.html."
 

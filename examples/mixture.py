@@ -3,7 +3,7 @@
 import torch
 
 import sfumato
-from sfumato.generators.moments import above_edge, counted, scaled, symmetric, wiener
+from sfumato.methods.moments import above_edge, counted, scaled, symmetric, wiener
 from sfumato.privacy import Budget, Gate, Ledger, PrivacyStatement, PrivateData, Query
 from sfumato.privacy.query import calibrated, plan
 from sfumato.public.spaces import PixelSpace

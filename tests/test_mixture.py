@@ -14,7 +14,9 @@ from plans import plan_of
 from sfumato.data import Batch, Column, Dataset, Schema
 from sfumato.errors import BadInput
 from sfumato.generators.mixture import GaussianMixture, RangeFit
-from sfumato.generators.moments import (
+from sfumato.methods import Method, Mixture
+from sfumato.methods.mixture import Capacity
+from sfumato.methods.moments import (
     above_edge,
     counted,
     positive,
@@ -24,8 +26,6 @@ from sfumato.generators.moments import (
     symmetric,
     wiener,
 )
-from sfumato.methods import Method, Mixture
-from sfumato.methods.mixture import Capacity
 from sfumato.methods.refinement import LABEL, STEPS, Refinement, record_gradients
 from sfumato.privacy import BoundedSum, Budget, Neighbours, OuterSum, Query, enforced_bound
 from sfumato.privacy.gate import _map_of

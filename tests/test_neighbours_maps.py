@@ -23,13 +23,13 @@ from sfumato.data.sources import ArraySource
 from sfumato.engines import LocalEngine
 from sfumato.generators.dpaf import Encoder
 from sfumato.generators.embedding import CountedByClass
-from sfumato.generators.moments import counted as with_count
-from sfumato.generators.moments import lengths, scaled
 from sfumato.methods.clusters import around_nearest, nearest_centre
 from sfumato.methods.counts import _ones
 from sfumato.methods.dpaf_phases import FilterGradients, features_and_label, features_by_class
 from sfumato.methods.llm import LinearMaps, Model
 from sfumato.methods.mge import DiagonalMoments, OuterMoments
+from sfumato.methods.moments import counted as with_count
+from sfumato.methods.moments import lengths, scaled
 from sfumato.methods.refinement import WhitenedFeatures, record_gradients
 from sfumato.methods.refinement import _scattering as scattering_of
 from sfumato.privacy import (

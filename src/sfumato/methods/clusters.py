@@ -19,7 +19,7 @@ from torch import Tensor
 
 from sfumato.data import Batch
 from sfumato.generators.mixture import GaussianMixture
-from sfumato.generators.moments import (
+from sfumato.methods.moments import (
     View,
     clipped,
     counted,

@@ -19,10 +19,10 @@ import torch
 from torch import Tensor
 
 from sfumato.data import Batch, Schema
-from sfumato.generators.moments import symmetric
 from sfumato.methods.base import Workspace
 from sfumato.methods.counts import Counts
 from sfumato.methods.decoded import Decoded
+from sfumato.methods.moments import symmetric
 from sfumato.methods.registry import MethodInfo
 from sfumato.methods.settings import LARGEST_SEED, setting
 from sfumato.privacy import Budget, Gate, Query, Release

@@ -29,7 +29,11 @@ from torch import Tensor
 from sfumato.data import Batch, Schema
 from sfumato.errors import BadInput
 from sfumato.generators.mixture import GaussianMixture, RangeFit
-from sfumato.generators.moments import (
+from sfumato.methods.base import Workspace
+from sfumato.methods.clusters import COUNT, OWN_MOMENTS, clustered, round_label
+from sfumato.methods.counts import apportion
+from sfumato.methods.decoded import Encoded
+from sfumato.methods.moments import (
     above_edge,
     counted,
     lengths,
@@ -40,10 +44,6 @@ from sfumato.generators.moments import (
     symmetric,
     wiener,
 )
-from sfumato.methods.base import Workspace
-from sfumato.methods.clusters import COUNT, OWN_MOMENTS, clustered, round_label
-from sfumato.methods.counts import apportion
-from sfumato.methods.decoded import Encoded
 from sfumato.methods.refinement import (
     Refinement,
     WhitenedFeatures,

@@ -14,7 +14,6 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -36,10 +35,11 @@ class Station:
     function: str
     line: int
     holds: bool  # a batch of private rows, in its arguments
+    caller: str  # the room that it was entered from
 
     @property
     def room(self) -> str:
-        return self.file.partition("/")[0].removesuffix(".py")
+        return _room(self.file)
 
 
 @dataclass
@@ -51,24 +51,22 @@ class Walk:
 
     def outside(self) -> list[Station]:
         """The functions outside `privacy/` and the readers of `data/` that hold private rows."""
-        found = {s for s in self.holders if s.room not in ("privacy", "data", "engines")}
-        return sorted(found, key=lambda s: (s.file, s.line))
+        rooms = ("privacy", "data", "engines")
+        found = {(s.file, s.line): s for s in self.holders if s.room not in rooms}
+        return [station for _, station in sorted(found.items())]
 
     def changes_of_room(self, label: str) -> int:
-        """How often the walk changes room while one batch is turned into units."""
-        rooms = [s.room for s in self.one_batch(label)]
-        return sum(a != b for a, b in pairwise(rooms))
+        """How often a call hands the records of one batch on to another room; and once more, back to the wall."""
+        return sum(s.holds and s.room != s.caller for s in self.one_batch(label)[1:]) + 1
 
     def one_batch(self, label: str) -> list[Station]:
-        """The stations of the first batch: from the wall to the rows and back."""
-        stations = self.sums[label]
-        start = next(i for i, s in enumerate(stations) if s.function.endswith("Sum._of_part"))
-        found = [stations[start]]
-        for station in stations[start + 1 :]:
-            if station.function.endswith("Sum._of_part"):
-                break
-            found.append(station)
-        return found
+        """The stations of the first batch, from the wall to the rows and back; how long a batch is, is asked all the time."""
+        ends = {"BoundedSum._of_part": "BoundedSum._unfit", "OuterSum._bounded": "OuterSum._units"}
+        stations = [s for s in self.sums[label] if s.function != "Batch.__len__"]
+        start = next(i for i, s in enumerate(stations) if s.function in ends)
+        last = ends[stations[start].function]
+        end = next(i for i, s in enumerate(stations) if i > start and s.function == last)
+        return stations[start : end + 1]
 
 
 def follow(name: str, **settings: Any) -> Walk:
@@ -89,9 +87,8 @@ def follow(name: str, **settings: Any) -> Walk:
         names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
         holds = any(isinstance(frame.f_locals.get(n), Batch) for n in names)
         file = code.co_filename[len(_ROOT) + 1 :]
-        station = Station(
-            file, code.co_qualname.replace(".<locals>", ""), code.co_firstlineno, holds
-        )
+        name = code.co_qualname.replace(".<locals>", "")
+        station = Station(file, name, code.co_firstlineno, holds, _caller(frame))
         walk.sums[label[0]].append(station)
         if holds:
             walk.holders.add(station)
@@ -103,6 +100,18 @@ def follow(name: str, **settings: Any) -> Walk:
         finally:
             sys.setprofile(None)
     return walk
+
+
+def _room(file: str) -> str:
+    return file.partition("/")[0].removesuffix(".py")
+
+
+def _caller(frame: FrameType) -> str:
+    """The room of the nearest function of ours that called."""
+    back = frame.f_back
+    while back is not None and not back.f_code.co_filename.startswith(_ROOT):
+        back = back.f_back
+    return "" if back is None else _room(back.f_code.co_filename[len(_ROOT) + 1 :])
 
 
 @contextmanager
@@ -152,8 +161,9 @@ engine streams the rows past (`engines/local.py`), and each batch goes this way:
 |---|---|---|---|
 {chr(10).join(rows)}
 
-The walk changes room {walk.changes_of_room(label)} times. Noise is then drawn once, for the whole sum, and the release is on
-the disk before the method sees it (`privacy/store.py`).
+A call hands the records on to another room {walk.changes_of_room(label) - 1} times, and then the way goes back:
+{walk.changes_of_room(label)} changes of room. Noise is then drawn once, for the whole sum, and the release is on the disk
+before the method sees it (`privacy/store.py`).
 
 ## Who holds private rows
 

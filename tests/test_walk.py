@@ -1,0 +1,41 @@
+"""The walk of a record is short, and the page about it is true."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from sfumato.testing.walk import Walk, follow, page
+
+PAGE = Path(__file__).parent.parent / "docs" / "walk.md"
+
+
+@pytest.fixture(scope="module")
+def mixture() -> Walk:
+    return follow("mixture")
+
+
+def test_no_sum_leads_a_record_through_more_than_four_changes_of_room(mixture):
+    assert len(mixture.sums) == 10
+    assert {label: mixture.changes_of_room(label) for label in mixture.sums} == dict.fromkeys(
+        mixture.sums, 4
+    )
+
+
+def test_few_functions_outside_the_wall_hold_private_rows(mixture):
+    outside = mixture.outside()
+    assert 0 < len(outside) <= 12
+    assert len({s.file for s in outside}) <= 6
+
+
+def test_the_page_tells_what_is_so(mixture):
+    def told(text: str) -> str:
+        return re.sub(
+            r":\d+`", "`", text
+        )  # lines move with every edit; `make docs` writes them anew
+
+    assert told(PAGE.read_text()) == told(page(mixture)), (
+        "python -m sfumato.testing.walk > docs/walk.md"
+    )
