@@ -55,8 +55,9 @@ NOT_FORMATS = (".npy", ".png", ".jpg", ".jpeg", ".zip", ".gz", ".json", ".pt", "
 @click.command()
 @click.argument("name", required=False)
 @json_option
+@click.option("--markdown", is_flag=True, help="Print all settings as a page of documentation.")
 @debug_option
-def methods(name: str | None, as_json: bool) -> None:
+def methods(name: str | None, as_json: bool, markdown: bool) -> None:
     """List the methods, or show the settings of the one called NAME.
 
     \b
@@ -64,9 +65,13 @@ def methods(name: str | None, as_json: bool) -> None:
       sfumato methods
       sfumato methods merf
       sfumato methods --json
+      sfumato methods --markdown
     """
     from sfumato.methods import get_method, list_methods
 
+    if markdown:
+        click.echo(_settings_page([name] if name else [i.name for i in list_methods()]))
+        return
     if name is None:
         infos = list_methods()
         if as_json:
@@ -109,6 +114,28 @@ def methods(name: str | None, as_json: bool) -> None:
             for s in method.settings()
         ],
     )
+
+
+def _settings_page(names: list[str]) -> str:
+    """docs/settings.md, from the declarations."""
+    from sfumato.methods import get_method
+
+    lines = [
+        "# Settings",
+        "",
+        "Every setting of every method, from the line that declares it (`sfumato methods --markdown` prints this page). On the",
+        "command line: `--set name=value`; in Python: a keyword of the class. A *free* setting may differ when a saved release",
+        "is used again (`fit --from-release`, in Python `refit`).",
+    ]
+    for name in names:
+        cls = get_method(name)
+        lines += ["", f"## `{name}`", "", f"{cls.info.title}: {cls.info.summary}", ""]
+        lines += ["| setting | takes | default | free | meaning |", "|---|---|---|---|---|"]
+        for s in cls.settings():
+            default = "auto" if s.default is None else f"`{s.default}`"
+            free = "yes" if s.free else ""
+            lines.append(f"| `{s.name}` | {s.wanted} | {default} | {free} | {s.help} |")
+    return "\n".join(lines)
 
 
 @click.command()

@@ -1,0 +1,33 @@
+"""What the pages list is what there is."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from sfumato.cli.main import app
+from sfumato.methods import find_methods
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.mark.parametrize("name", find_methods())
+def test_every_method_has_its_row_in_the_readme_and_its_page(name):
+    row = re.search(
+        rf"^\| \[`{name}`\]\((docs/methods/[\w-]+\.md)\)", (ROOT / "README.md").read_text(), re.M
+    )
+    assert row is not None
+    page = ROOT / row[1]
+    assert name in page.read_text().lower()
+    assert row[1].removeprefix("docs/") in (ROOT / "mkdocs.yml").read_text()
+
+
+def test_the_page_of_settings_is_made_of_the_declarations():
+    made = CliRunner().invoke(app, ["methods", "--markdown"])
+    assert made.exit_code == 0
+    assert (ROOT / "docs" / "settings.md").read_text() == made.stdout, "make docs writes it anew"
+    for cls in find_methods().values():
+        assert all(f"| `{s.name}` | {s.wanted} |" in made.stdout for s in cls.settings())
