@@ -40,10 +40,10 @@ class Fake:
     about: str = "a fake"
     calls: list[Path] = field(default_factory=list)
 
-    def fetch(self, workshop: Path, names: tuple[str, ...], progress: Progress) -> None:
-        self.calls.append(workshop)
+    def fetch(self, staging: Path, names: tuple[str, ...], progress: Progress) -> None:
+        self.calls.append(staging)
         for name in names:
-            (workshop / name).write_bytes(self.content.get(name, b""))
+            (staging / name).write_bytes(self.content.get(name, b""))
             if self.failure is not None:
                 raise self.failure
 

