@@ -130,11 +130,11 @@ def _settings_page(names: list[str]) -> str:
     for name in names:
         cls = get_method(name)
         lines += ["", f"## `{name}`", "", f"{cls.info.title}: {cls.info.summary}", ""]
-        lines += ["| setting | takes | default | free | meaning |", "|---|---|---|---|---|"]
+        lines += ["| setting | takes | default | meaning |", "|---|---|---|---|"]
         for s in cls.settings():
             default = "auto" if s.default is None else f"`{s.default}`"
-            free = "yes" if s.free else ""
-            lines.append(f"| `{s.name}` | {s.wanted} | {default} | {free} | {s.help} |")
+            free = " *Free.*" if s.free else ""
+            lines.append(f"| `{s.name}` | {s.wanted} | {default} | {s.help}{free} |")
     return "\n".join(lines)
 
 
