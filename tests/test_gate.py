@@ -13,7 +13,17 @@ from torch import nn
 
 from sfumato.data import Batch, Dataset
 from sfumato.errors import BadInput, PlanMismatch
-from sfumato.privacy import Budget, Gate, Ledger, Neighbours, PrivateData, Query, epsilon_of
+from sfumato.privacy import (
+    BoundedSum,
+    Budget,
+    FeatureMap,
+    Gate,
+    Ledger,
+    Neighbours,
+    PrivateData,
+    Query,
+    epsilon_of,
+)
 from sfumato.privacy.bounding import summand_of
 from sfumato.privacy.gate import _map_of
 from sfumato.privacy.query import calibrated, claimed, gaussian_noise, plan
@@ -98,6 +108,14 @@ def test_the_square_root_of_two_is_for_what_is_enforced_once_and_for_nothing_els
         {"over": "groups"},
         {"shape": (2, 2, 2)},
         {"shape": (2, 2), "non_negative": True},
+        {"shape": (2,), "symmetric": True},
+        {"shape": (2, 3), "symmetric": True},
+        {"shape": (0,)},
+        {"rate": 1.5, "steps": 2},
+        {"segments": 0},
+        {"steps": 0},
+        {"over": "gradients", "steps": 2, "non_negative": True},
+        {"over": "groups", "steps": 2, "parts": 0},
     ],
 )
 def test_a_senseless_query_is_refused(wrong):
@@ -178,6 +196,125 @@ def test_rows_of_another_width_or_without_their_segment_are_refused():
         gate(Query(label="a", shape=(16,))).sum("a", lambda batch: pixels(batch)[:, :5])
     with pytest.raises(ValueError, match="no segment"):
         gate(Query(label="a", shape=(16,), segments=3)).sum("a", pixels)
+
+
+class Ones(FeatureMap):
+    """1 for every record, in no segment of its own."""
+
+    dim = 1
+    bound = 1.0
+
+    def __call__(self, batch: Batch) -> torch.Tensor:
+        return torch.ones(len(batch), 1)
+
+
+class Filed(Ones):
+    """The same, said to be filed, and filed nowhere: all in block 0."""
+
+    segments = 3
+
+
+def test_a_neighbour_is_filed_in_one_segment_even_where_a_map_names_none():
+    query = Query(label="a", shape=(1,), segments=3)
+    with pytest.raises(ValueError, match="in 3 segments"):
+        gate(query).sum("a", Ones())
+    summand = summand_of(_map_of(query, Filed()))
+    alone = summand(Batch(torch.zeros(1, 1, 4, 4), None)).double() * summand.grid
+    assert alone.flatten().tolist() == [1.0, 0.0, 0.0]
+
+
+@pytest.mark.parametrize("shape", [(1,), (4, 4)])
+@pytest.mark.parametrize(
+    "segment",
+    [
+        lambda n: torch.zeros(n, 5, dtype=torch.int64),
+        lambda n: torch.arange(3).repeat(n, 1),
+        lambda n: torch.zeros(n),
+        lambda n: torch.zeros(1, dtype=torch.int64),
+        lambda n: torch.zeros(n, dtype=torch.bool),
+    ],
+    ids=["many", "all", "float", "one for all", "truth"],
+)
+def test_a_neighbour_that_names_several_segments_is_refused(shape, segment):
+    query = Query(label="a", shape=shape, segments=3, symmetric=len(shape) == 2)
+
+    def rows(batch: Batch):
+        return torch.ones(len(batch), shape[0]) / 2, segment(len(batch))
+
+    with pytest.raises(ValueError, match=r"shape \(n,\)"):
+        summand_of(_map_of(query, rows))(Batch(torch.zeros(7, 1, 4, 4), None))
+
+
+def test_a_neighbour_that_is_too_long_has_no_row_computed_again():
+    """The others' rows are those that were measured: a plain function is asked once a batch, whatever is in it."""
+    calls: list[int] = []
+
+    def rows(batch: Batch) -> torch.Tensor:
+        calls.append(len(batch))
+        flat = pixels(batch)
+        return torch.where(flat.sum(dim=1, keepdim=True) > 15, 1e6, 1.0 * len(calls)) * flat / 4
+
+    summand = summand_of(_map_of(Query(label="a", shape=(16,)), rows))
+    batch = Batch(torch.rand(16, 1, 4, 4, generator=torch.Generator().manual_seed(0)) / 2, None)
+    summand(batch)  # finds out about sizes
+    calls.clear()
+    batch.values[3] = 1.0
+    summand(batch)
+    assert len(calls) == 1
+
+
+def test_a_map_in_pieces_that_answers_otherwise_the_second_time_is_refused():
+    class Fickle(FeatureMap):
+        dim, bound, calls = 16, 0.08, 0
+
+        def __call__(self, batch: Batch) -> torch.Tensor:
+            return pixels(batch)
+
+        def pieces(self, batch: Batch):
+            self.calls += 1
+            yield 0, pixels(batch).T, 0.1 + 1e-3 * self.calls
+
+    long = torch.ones(1, 1, 4, 4)
+    with pytest.raises(ValueError, match="when it is asked again"):
+        BoundedSum(Fickle())(Batch(torch.cat([torch.full((6, 1, 4, 4), 0.1), long]), None))
+
+
+@pytest.mark.parametrize("starts", [(0,), (0, 8, 8), (0, 12)], ids=["missing", "twice", "beyond"])
+def test_a_map_that_leaves_a_feature_out_or_gives_one_twice_releases_nothing_else(starts):
+    class Torn(FeatureMap):
+        dim, bound = 16, 4.0
+
+        def __call__(self, batch: Batch) -> torch.Tensor:
+            return pixels(batch)
+
+        def pieces(self, batch: Batch):
+            for start in starts:
+                yield start, torch.ones(8, len(batch)), 1.0
+
+    batch = Batch(torch.zeros(4, 1, 4, 4), None)
+    if starts == (0,):
+        assert BoundedSum(Torn())(batch)[0, 8:].abs().sum() == 0  # not what lay in memory
+    else:
+        with pytest.raises(ValueError, match="twice, or one too many"):
+            BoundedSum(Torn())(batch)
+
+
+def test_a_memory_knows_no_labels_and_cannot_be_written_to():
+    opened = gate(Query(label="a", shape=(16,)))
+    seen: list[torch.Tensor | None] = []
+
+    def encode(batch: Batch) -> torch.Tensor:
+        seen.append(batch.labels)
+        return pixels(batch).clone()
+
+    encoded = opened.remember(encode)
+    values = torch.rand(4, 1, 4, 4)
+    for label in (0, 1):
+        encoded(Batch(values, torch.full((4,), label)))
+    assert seen == [None]
+    encoded(Batch(values, None)).mul_(2)
+    with pytest.raises(ValueError, match="written to"):
+        encoded(Batch(values, None))
 
 
 # -- asked ----------------------------------------------------------------------------------------------------------

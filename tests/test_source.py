@@ -36,6 +36,7 @@ def wall_breaches(source: str) -> list[str]:
         for n in imported(tree)
         if n.split(".")[0] == "opendp"
         or n.startswith(("sfumato.privacy.noise", "sfumato.privacy.memory"))
+        or n.endswith((".Remembered", ".RememberedRows"))
     ]
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute) and node.attr.startswith("_PrivateData__"):
@@ -71,39 +72,55 @@ def written_to(target: ast.expr) -> list[ast.expr]:
     return [target]
 
 
+PRIVATE = ("batch", "shard", "group")  # what private rows are called, where no annotation says it
+
+
 def kept_rows(tree: ast.AST) -> list[str]:
-    """Functions that are given a batch of private rows and keep, log or print something."""
+    """Functions that are given a batch of private rows and keep, log, print or tell something of it."""
     found = []
     for function in ast.walk(tree):
-        if not isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
+        if not isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
             continue
         given = [*function.args.args, *function.args.kwonlyargs, *function.args.posonlyargs]
         kinds = [ast.unparse(a.annotation) for a in given if a.annotation is not None]
-        if not any(kind.split(" | ")[0] == "Batch" for kind in kinds):
+        private = any(kind.strip("\"'").split(" | ")[0] == "Batch" for kind in kinds)
+        if not private and not any(a.arg in PRIVATE and a.annotation is None for a in given):
             continue
+        name = getattr(function, "name", "lambda")
         names = (n for n in ast.walk(function) if isinstance(n, ast.Name))
-        local = {n.id for n in names if isinstance(n.ctx, ast.Store)}
+        local = {n.id for n in names if isinstance(n.ctx, ast.Store)} - {"self"}
         for node in ast.walk(function):
             targets: list[ast.expr] = []
             if isinstance(node, ast.Assign):
                 targets = node.targets
             elif isinstance(node, ast.AugAssign | ast.AnnAssign):
                 targets = [node.target]
-            places = [place for target in targets for place in written_to(target)]
-            found += [
-                f"{function.name} assigns {ast.unparse(place)}"
-                for place in places
-                if isinstance(place, ast.Attribute)
-            ]
+            for target in targets:
+                for place in written_to(target):
+                    outside = isinstance(place, ast.Name) and place.id not in local
+                    if isinstance(place, ast.Attribute) or outside:
+                        found.append(f"{name} assigns {ast.unparse(place)}")
             if isinstance(node, ast.Global | ast.Nonlocal):
-                found.append(f"{function.name} writes outside itself")
+                found.append(f"{name} writes outside itself")
             if isinstance(node, ast.Call):
                 called = ast.unparse(node.func)
-                name, _, verb = called.rpartition(".")
-                grown = verb in ("append", "extend", "add", "update") and name not in local
-                if called in ("print", "setattr") or verb in ("log", "note") or grown:
-                    found.append(f"{function.name} calls {called}")
+                owner, _, verb = called.rpartition(".")
+                grows = verb in ("append", "extend", "insert", "add", "update", "setdefault")
+                in_place = verb.endswith("_") and not verb.startswith("_")
+                root = owner.split(".")[0].split("[")[0].split("(")[0]
+                kept = (grows or in_place) and bool(root) and root not in local
+                if (
+                    called in ("print", "setattr")
+                    or verb in ("log", "note", "stage")
+                    or (kept and not in_place_on_fresh(owner))
+                ):
+                    found.append(f"{name} calls {called}")
     return found
+
+
+def in_place_on_fresh(owner: str) -> bool:
+    """Whether what is written to in place was just made by a call: `f(x).mul_(2)`, `torch.exp(x).add_(1)`."""
+    return owner.endswith(")")
 
 
 @pytest.mark.parametrize("path", modules(inside=False), ids=lambda p: str(p.relative_to(SOURCE)))
@@ -133,6 +150,10 @@ def test_nothing_outside_draws_noise_or_reaches_into_private_data(path):
         "def rows(batch: Batch | None):\n    kept.append(batch)",
         "def rows(batch: Batch):\n    print(batch.values.mean())",
         "def rows(batch: Batch):\n    global last\n    last = batch",
+        "def rows(batch: 'Batch'):\n    kept['x'] = batch.values",
+        "def rows(batch):\n    kept.insert(0, batch)",
+        "def rows(batch: Batch):\n    buffer.copy_(batch.values)",
+        "rows = lambda batch: kept.append(batch)",
     ],
 )
 def test_the_check_of_the_source_sees_each_way_around(attempt):

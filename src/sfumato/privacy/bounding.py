@@ -25,7 +25,7 @@ from __future__ import annotations
 import math
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -53,6 +53,19 @@ _NUMBERS = 2**24  # in a batch, at most
 _PUBLIC = 7
 
 
+Piece = tuple[int, Tensor, float]
+
+
+class Pieces:
+    """The rows of a batch in pieces, as often as one goes through them."""
+
+    def __init__(self, again: Callable[[], Iterator[Piece]]) -> None:
+        self._again = again
+
+    def __iter__(self) -> Iterator[Piece]:
+        return self._again()
+
+
 class FeatureMap(ABC):
     """A row-wise map with a proved norm bound.
 
@@ -72,7 +85,7 @@ class FeatureMap(ABC):
     def __call__(self, batch: Batch) -> Tensor:
         """(n records) → (n, dim)"""
 
-    def pieces(self, batch: Batch) -> Iterator[tuple[int, Tensor, float]]:
+    def pieces(self, batch: Batch) -> Iterator[Piece]:
         """The transpose of `self(batch)` in pieces: (first feature, (features, n), positive factor), every feature once.
 
         A map may override this to compute piece after piece, so that each is still in the processor's cache when it is used and
@@ -80,7 +93,7 @@ class FeatureMap(ABC):
         """
         return self._in_pieces(self(batch), len(batch))
 
-    def _in_pieces(self, rows: Tensor, count: int) -> Iterator[tuple[int, Tensor, float]]:
+    def _in_pieces(self, rows: Tensor, count: int) -> Iterator[Piece]:
         if rows.shape != (count, self.dim):
             raise ValueError(
                 f"{type(self).__name__} must return a row of {self.dim} numbers for every record"
@@ -88,9 +101,12 @@ class FeatureMap(ABC):
         for start in range(0, self.dim, _BLOCK):
             yield start, rows[:, start : start + _BLOCK].T, 1.0
 
-    def filed(self, batch: Batch) -> tuple[Tensor | None, Iterator[tuple[int, Tensor, float]]]:
+    def filed(self, batch: Batch) -> tuple[Tensor | None, Pieces]:
         """The segment of each row, and the rows in pieces: all that the wall asks of a batch, in one call."""
-        return self.segment_of(batch), self.pieces(batch)
+        if type(self).pieces is not FeatureMap.pieces:
+            return self.segment_of(batch), Pieces(lambda: self.pieces(batch))
+        rows = self(batch)
+        return self.segment_of(batch), Pieces(lambda: self._in_pieces(rows, len(batch)))
 
     def public_parts(self) -> tuple[Tensor, ...]:
         """What the map is made of, public or released: a run that goes on with another map is refused (`privacy.store`)."""
@@ -308,10 +324,10 @@ class BoundedSum(_Rounded):
         return total
 
     def _of_part(self, part: Batch, count: int) -> Tensor:
-        total = torch.empty(self.shape, dtype=torch.int64)
+        total = torch.zeros(self.shape, dtype=torch.int64)
         squares = torch.zeros(len(part), dtype=torch.float64)
         segment, pieces = self.phi.filed(part)
-        member = self._member(segment, len(part), count)
+        member = self._member(_checked_segment(segment, len(part)), len(part), count)
         # In hope that no row is too long, all are added up on the way.
         for start, units, _, _ in self._units(pieces):
             total[:, start : start + len(units)] = self._sum(units, member)
@@ -320,11 +336,18 @@ class BoundedSum(_Rounded):
         if not len(unfit):
             return total
         # Once more without those, and then with what remains of them: the others' numbers are the same as before.
-        long = torch.empty(self.phi.dim, len(unfit), dtype=torch.float64)
-        for start, units, piece, factor in self._units(self.phi.filed(part)[1]):
+        long = torch.zeros(self.phi.dim, len(unfit), dtype=torch.float64)
+        again = torch.zeros(len(part), dtype=torch.float64)
+        for start, units, piece, factor in self._units(pieces):
             features = slice(start, start + len(units))
             long[features] = piece[:, unfit].to(torch.float64) * factor
-            total[:, features] = self._sum(units.index_fill_(1, unfit, 0.0), member)
+            again += _squares(units.index_fill_(1, unfit, 0.0))
+            total[:, features] = self._sum(units, member)
+        # What is added must be what was measured.
+        if not torch.equal(again, squares.index_fill_(0, unfit, 0.0)):
+            raise ValueError(
+                f"{type(self.phi).__name__} gives a record other numbers when it is asked again; it must be a function of it"
+            )
         shortened = self._shortened(long)
         for start in range(0, self.phi.dim, _BLOCK):
             features = slice(start, start + _BLOCK)
@@ -336,26 +359,31 @@ class BoundedSum(_Rounded):
         found = [torch.empty(0, self.phi.dim)]
         with torch.no_grad():
             for part, count in self._parts(batch):
-                rows = torch.empty(self.phi.dim, len(part))
+                rows = torch.zeros(self.phi.dim, len(part))
                 squares = torch.zeros(len(part), dtype=torch.float64)
-                for start, units, _, _ in self._units(self.phi.filed(part)[1]):
+                pieces = self.phi.filed(part)[1]
+                for start, units, _, _ in self._units(pieces):
                     rows[start : start + len(units)] = units
                     squares += _squares(units)
                 unfit = self._unfit(squares)
-                long = torch.empty(self.phi.dim, len(unfit), dtype=torch.float64)
-                again = self.phi.filed(part)[1] if len(unfit) else iter(())
-                for start, units, piece, factor in self._units(again):
+                long = torch.zeros(self.phi.dim, len(unfit), dtype=torch.float64)
+                for start, units, piece, factor in self._units(pieces) if len(unfit) else ():
                     long[start : start + len(units)] = piece[:, unfit].to(torch.float64) * factor
                 rows[:, unfit] = self._shortened(long)
                 found.append(rows[:, :count].T)
         return torch.cat(found)
 
-    def _units(
-        self, pieces: Iterator[tuple[int, Tensor, float]]
-    ) -> Iterator[tuple[int, Tensor, Tensor, float]]:
-        """φ in pieces: (first feature, whole grid units (features, n), the piece itself, its factor)."""
+    def _units(self, pieces: Pieces) -> Iterator[tuple[int, Tensor, Tensor, float]]:
+        """φ in pieces: (first feature, whole grid units (features, n), the piece itself, its factor); every feature once."""
         scratch = torch.empty(0)
+        met = torch.zeros(self.phi.dim, dtype=torch.bool)
         for start, piece, factor in pieces:
+            place = met[start : start + len(piece)]
+            if len(place) != len(piece) or bool(place.any()):
+                raise ValueError(
+                    f"{type(self.phi).__name__} gives a feature twice, or one too many"
+                )
+            place.fill_(True)
             # One scratch block for all pieces stays in the cache; fresh memory each time would not.
             if scratch.shape != piece.shape:
                 scratch = torch.empty(piece.shape)
@@ -387,7 +415,9 @@ class BoundedSum(_Rounded):
         """(n, segments) zeros and ones: which block each row belongs to; rows that fill up a batch are in none."""
         real = torch.arange(rows) < count
         if segment is None:
-            return real[:, None].to(torch.float32)
+            if self.phi.segments == 1:
+                return real[:, None].to(torch.float32)
+            segment = torch.zeros(rows, dtype=torch.int64)  # all in block 0, and in no other
         # Columns up to a multiple of 16 make the product twice as fast.
         columns = torch.arange(-(-self.phi.segments // 16) * 16)
         inside = (segment[:, None] == columns) & (columns < self.phi.segments)
@@ -445,6 +475,7 @@ class OuterSum(_Rounded):
         with torch.no_grad():
             for part, count in self._parts(Batch(batch.values[rows], labels)):
                 segment, factors = self.phi.filed(part)
+                segment = _checked_segment(segment, len(part))
                 if segment is None:
                     segment = torch.zeros(count, dtype=torch.int64)
                 left, right = self._units(factors, len(part))
@@ -489,6 +520,16 @@ class OuterSum(_Rounded):
 
 def summand_of(phi: RecordMap) -> BoundedSum | OuterSum:
     return OuterSum(phi) if isinstance(phi, OuterMap) else BoundedSum(phi)
+
+
+def _checked_segment(segment: Tensor | None, count: int) -> Tensor | None:
+    """One block for each record, or a record would be counted more than once."""
+    if segment is None:
+        return None
+    whole = not (segment.is_floating_point() or segment.is_complex() or segment.dtype == torch.bool)
+    if segment.shape != (count,) or not whole:
+        raise ValueError("the segment of a record is one whole number; give a tensor of shape (n,)")
+    return segment
 
 
 def check_bound(bound: float) -> None:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from sfumato.data import Batch
 from sfumato.errors import PlanMismatch
 from sfumato.privacy.accounting import Charge, Plan
-from sfumato.privacy.bounding import FeatureMap, OuterMap, RecordMap
+from sfumato.privacy.bounding import FeatureMap, OuterMap, Pieces, RecordMap
 from sfumato.privacy.gradients import GradientSum, Inputs, Loss, records
 from sfumato.privacy.groups import Answer, GroupSum, ShardAnswer, ShardStates, ShardSum
 from sfumato.privacy.memory import Remembered, RememberedRows
@@ -252,15 +252,16 @@ class _Vectors(_Asked, FeatureMap):
         found: Tensor = self._found(batch)[0]
         return found
 
-    def filed(self, batch: Batch) -> tuple[Tensor | None, Iterator[tuple[int, Tensor, float]]]:
+    def filed(self, batch: Batch) -> tuple[Tensor | None, Pieces]:
         if isinstance(self.rows, FeatureMap):
-            if self.rows.dim != self.dim:
+            if (self.rows.dim, self.rows.segments) != (self.dim, self.segments):
                 raise ValueError(
-                    f"{self._query.label!r} was promised rows of {self.dim} numbers, and they have {self.rows.dim}"
+                    f"{self._query.label!r} was promised rows of {self.dim} numbers in {self.segments} segments, and they "
+                    f"have {self.rows.dim} in {self.rows.segments}"
                 )
             return self.rows.filed(batch)
         rows, segment = self._found(batch)
-        return segment, self._in_pieces(rows, len(batch))
+        return segment, Pieces(lambda: self._in_pieces(rows, len(batch)))
 
 
 class _Products(_Asked, OuterMap):
@@ -283,6 +284,10 @@ class _Products(_Asked, OuterMap):
 
     def filed(self, batch: Batch) -> tuple[Tensor | None, tuple[Tensor, Tensor]]:
         if isinstance(self.rows, OuterMap):
+            if self.rows.segments != self.segments:
+                raise ValueError(
+                    f"{self._query.label!r} was promised {self.segments} segments, not {self.rows.segments}"
+                )
             return self.rows.filed(batch)
         what, segment = self._found(batch)
         left, right = (what, what) if self.symmetric else what

@@ -17,21 +17,28 @@ _MEMORY = 2**30  # bytes
 
 
 class Remembered:
-    """A function of a batch that is computed once for each content, as long as there is room."""
+    """A function of a batch's values that is computed once for each content, as long as there is room.
+
+    **Guarantee**: the function is not shown labels, so records that differ by their label alone are the same to it; and what
+    it gave is handed out as it was given: whoever writes to it is told, since other sums would see what was written.
+    """
 
     def __init__(self, compute: Callable[[Batch], Tensor]) -> None:
         self._compute = compute
-        self._kept: dict[bytes, Tensor] = {}
+        self._kept: dict[bytes, tuple[Tensor, int]] = {}
         self._room = _MEMORY
 
     def __call__(self, batch: Batch) -> Tensor:
         key = _digest(batch.values)
-        rows = self._kept.get(key)
-        if rows is None:
-            rows = self._compute(batch)
-            self._room -= rows.numel() * rows.element_size()
-            if self._room > 0:
-                self._kept[key] = rows
+        if key in self._kept:
+            rows, version = self._kept[key]
+            if rows._version != version:
+                raise ValueError("what was remembered of records was written to; work on a copy")
+            return rows
+        rows = self._compute(Batch(batch.values, None))
+        self._room -= rows.numel() * rows.element_size()
+        if self._room > 0:
+            self._kept[key] = (rows, rows._version)
         return rows
 
     def forget(self) -> None:
@@ -74,4 +81,5 @@ class RememberedRows:
 
 
 def _digest(values: Tensor) -> bytes:
-    return hashlib.blake2b(values.numpy().tobytes(), digest_size=16).digest()
+    form = f"{values.dtype} {tuple(values.shape)}".encode()
+    return hashlib.blake2b(form + values.numpy().tobytes(), digest_size=16).digest()

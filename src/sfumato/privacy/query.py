@@ -54,9 +54,25 @@ class Query:
             )
         if self.steps is None and (self.rate < 1 or self.over != "records"):
             raise BadInput(f"Query {self.label!r} takes samples, so it must say in how many steps.")
-        if len(self.shape) not in (1, 2) or (len(self.shape) == 2 and self.non_negative):
+        product = len(self.shape) == 2
+        if len(self.shape) not in (1, 2) or min(self.shape) < 1 or (product and self.non_negative):
             raise BadInput(
                 f"Query {self.label!r}: a summand is a vector, or a product of two vectors of any sign."
+            )
+        if self.symmetric and (not product or self.shape[0] != self.shape[1]):
+            raise BadInput(
+                f"Query {self.label!r}: only a product of a vector with itself is symmetric."
+            )
+        if self.over != "records" and (product or self.non_negative or self.segments != 1):
+            raise BadInput(
+                f"Query {self.label!r}: of {self.over} a summand is one vector of any sign, in one segment."
+            )
+        if (
+            not 0 < self.rate <= 1
+            or min(self.segments, self.parts, 1 if self.steps is None else self.steps) < 1
+        ):
+            raise BadInput(
+                f"Query {self.label!r}: the rate lies in (0, 1], and segments, parts and steps are at least 1."
             )
 
     @property

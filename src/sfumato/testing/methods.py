@@ -250,7 +250,10 @@ def a_neighbour_moves_every_sum_by_its_own_summand(case: Case) -> None:
         return honest_sum(self, phi, *rest, **named)
 
     def step_sum(self: Step, phi: RecordMap) -> Any:
+        # The first step, when weights may still be zero, and the last.
         held(phi, self._charge.label)
+        if self.index == self._charge.steps - 1:
+            held(phi, f"{self._charge.label}, the last step")
         return honest_step(self, phi)
 
     PrivateData.noisy_sum, Step.noisy_sum = noisy_sum, step_sum  # type: ignore[method-assign]
