@@ -21,20 +21,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from PIL import Image
-from sklearn.datasets import load_digits
 
+from data import digits
 from sfumato.data import Column, Dataset, Schema, load, schema_of
 from sfumato.data.folders import FolderSource
+from sfumato.data.sources import ArraySource
 from sfumato.errors import BadInput
 
 RNG = np.random.default_rng(0)
 MIB = 1 << 20
-
-
-def digits(n: int = 60) -> Dataset:
-    raw = load_digits()
-    images = np.rint(raw.images[:n] * (255 / 16)).astype(np.uint8)
-    return Dataset.from_arrays(images, raw.target[:n], classes=10, name="digits")
 
 
 def same(a: Dataset, b: Dataset) -> bool:
@@ -105,39 +100,26 @@ quick = settings(
 )
 
 
-@given(data=image_sets())
-@quick
-def test_images_come_back_from_npz_bit_for_bit(tmp_path: Path, data: Dataset) -> None:
-    assert same(load(data.save(tmp_path / "x.npz")), data)
+@given(data=image_sets(), suffix=st.sampled_from([".npz", ".parquet"]))
+@settings(parent=quick, max_examples=50)
+def test_images_come_back_bit_for_bit(tmp_path: Path, data: Dataset, suffix: str) -> None:
+    assert same(load(data.save(tmp_path / f"{suffix[1:]}{suffix}")), data)
 
 
 @given(data=image_sets())
 @quick
-def test_images_come_back_from_parquet_bit_for_bit(tmp_path: Path, data: Dataset) -> None:
-    assert same(load(data.save(tmp_path / "x.parquet")), data)
-
-
-@given(data=image_sets())
-@quick
-def test_images_come_back_from_csv_in_eight_bits(tmp_path: Path, data: Dataset) -> None:
-    back = load(data.save(tmp_path / "x.csv"))
-    assert back.images.dtype == np.uint8
-    scale = 1 if data.images.dtype == np.uint8 else 255
-    assert np.array_equal(back.images, np.rint(data.images * np.float32(scale)))
-    assert back.schema == replace(data.schema, value_range=None)
-
-
-@given(data=image_sets())
-@quick
-def test_images_come_back_from_a_folder_up_to_order(tmp_path: Path, data: Dataset) -> None:
+def test_images_come_back_from_csv_and_folders_in_eight_bits(tmp_path: Path, data: Dataset) -> None:
     shutil.rmtree(tmp_path / "x", ignore_errors=True)
-    back = load(data.save(tmp_path / "x"))
-    assert back.schema == replace(data.schema, value_range=None)
-    if data.images.dtype == np.uint8:
-        assert by_content(back) == by_content(data)
-    else:
-        assert len(back) == len(data)
-        assert back.images.sum() == np.rint(data.images * np.float32(255)).sum()
+    table, folder = load(data.save(tmp_path / "x.csv")), load(data.save(tmp_path / "x"))
+    scale = np.float32(1 if data.images.dtype == np.uint8 else 255)
+    expected = Dataset(
+        ArraySource(np.rint(data.images * scale).astype(np.uint8), data.labels),
+        replace(data.schema, value_range=None),
+        "in eight bits",
+    )
+    assert same(table, expected)
+    assert folder.schema == expected.schema
+    assert by_content(folder) == by_content(expected)  # up to order
 
 
 @given(data=tables(), suffix=st.sampled_from([".csv", ".parquet"]))
@@ -146,22 +128,19 @@ def test_tables_come_back_from_csv_and_parquet(tmp_path: Path, data: Dataset, su
     assert same(load(data.save(tmp_path / f"t{suffix}")), data)
 
 
-def test_the_same_data_gives_the_same_npz_bytes(tmp_path: Path) -> None:
-    a = digits().save(tmp_path / "a.npz").read_bytes()
-    assert digits().save(tmp_path / "b.npz").read_bytes() == a
-
-
-def test_numpy_reads_what_we_write(tmp_path: Path) -> None:
-    data = digits()
-    with np.load(data.save(tmp_path / "x.npz"), allow_pickle=False) as archive:
+def test_numpy_reads_what_we_write_and_the_same_data_give_the_same_bytes(tmp_path: Path) -> None:
+    data = digits(60)
+    path = data.save(tmp_path / "x.npz")
+    with np.load(path, allow_pickle=False) as archive:
         assert set(archive) == {"images", "labels", "classes"}
         assert np.array_equal(archive["images"], data.images)
         assert archive["classes"].tolist() == list(data.schema.classes)
+    assert digits(60).save(tmp_path / "y.npz").read_bytes() == path.read_bytes()
 
 
 @pytest.mark.parametrize("writer", [np.savez, np.savez_compressed])
 def test_we_read_what_numpy_writes(tmp_path: Path, writer: Any) -> None:
-    data = digits()
+    data = digits(60)
     path = tmp_path / "x.npz"
     writer(path, images=data.images[:, 0] / 255.0, labels=data.labels.astype(np.uint8))  # type: ignore[union-attr]
     with pytest.raises(BadInput, match="--range 0 1"):
@@ -176,7 +155,7 @@ def test_we_read_what_numpy_writes(tmp_path: Path, writer: Any) -> None:
 
 
 def test_stored_npz_is_mapped_without_copy_and_cannot_change_the_file(tmp_path: Path) -> None:
-    path = digits().save(tmp_path / "x.npz")
+    path = digits(60).save(tmp_path / "x.npz")
     before = path.read_bytes()
     data = load(path)
     assert data.random_access
@@ -203,7 +182,7 @@ def write_idx(path: Path, array: np.ndarray, *, packed: bool) -> None:
 
 @pytest.mark.parametrize("packed", [False, True])
 def test_idx_pairs_are_read_plain_and_packed(tmp_path: Path, packed: bool) -> None:
-    data = digits()
+    data = digits(60)
     end = ".gz" if packed else ""
     path = tmp_path / f"train-images-idx3-ubyte{end}"
     write_idx(path, data.images[:, 0], packed=packed)
@@ -245,13 +224,13 @@ def test_the_classes_of_a_folder_are_sorted_as_people_count(tmp_path: Path) -> N
     for name in ("10", "9", "0"):
         (tmp_path / name).mkdir()
         Image.new("L", (2, 2)).save(tmp_path / name / "a.png")
-    assert load(tmp_path, image_size=2).schema.classes == ("0", "9", "10")
-    assert load(tmp_path, image_size=2, classes=3).schema.classes == ("0", "9", "10")
+    for classes in (None, 3):
+        found = load(tmp_path, image_size=2, classes=classes)
+        assert found.schema.classes == ("0", "9", "10")
     assert load(tmp_path, image_size=2, classes=["9", "10", "0", "1"]).schema.n_classes == 4
-    with pytest.raises(BadInput, match="classes"):
-        load(tmp_path, image_size=2, classes=["9", "10"])
-    with pytest.raises(BadInput, match="classes"):
-        load(tmp_path, image_size=2, classes=4)
+    for classes in (["9", "10"], 4):
+        with pytest.raises(BadInput, match="classes"):
+            load(tmp_path, image_size=2, classes=classes)
 
 
 def test_every_kind_of_picture_becomes_gray_or_rgb_bytes(tmp_path: Path) -> None:
@@ -287,7 +266,7 @@ def test_decoding_in_threads_keeps_the_order(tmp_path: Path, threads: int) -> No
 
 
 def test_a_damaged_picture_is_named(tmp_path: Path) -> None:
-    folder = digits().save(tmp_path / "x")
+    folder = digits(60).save(tmp_path / "x")
     victim = next((folder / "3").iterdir())
     whole = victim.read_bytes()
     for broken in (whole[: len(whole) // 2], b"", b"no picture"):
@@ -299,7 +278,7 @@ def test_a_damaged_picture_is_named(tmp_path: Path) -> None:
 
 
 def test_folders_that_contradict_their_schema_are_refused(tmp_path: Path) -> None:
-    folder = digits().save(tmp_path / "x")
+    folder = digits(60).save(tmp_path / "x")
     (folder / "eleven").mkdir()
     with pytest.raises(BadInput, match="eleven"):
         load(folder)
@@ -311,12 +290,10 @@ def test_folders_that_contradict_their_schema_are_refused(tmp_path: Path) -> Non
     stray.unlink()
     shutil.rmtree(folder / "7")
     assert load(folder).schema.n_classes == 10, "a class may have no pictures"
-    (folder / "schema.json").write_text("{")
-    with pytest.raises(BadInput, match=r"schema\.json"):
-        load(folder)
-    (folder / "schema.json").write_text('{"kind": "images", "shape": [1, 8]}')
-    with pytest.raises(BadInput, match=r"schema\.json"):
-        load(folder)
+    for text in ("{", '{"kind": "images", "shape": [1, 8]}'):
+        (folder / "schema.json").write_text(text)
+        with pytest.raises(BadInput, match=r"schema\.json"):
+            load(folder)
     (tmp_path / "empty").mkdir()
     with pytest.raises(BadInput, match="no pictures"):
         load(tmp_path / "empty", image_size=8)
@@ -371,15 +348,10 @@ def test_tables_with_absent_columns_or_damage_are_refused(tmp_path: Path) -> Non
         path.write_text(text)
         with pytest.raises(BadInput, match="income"):
             load(path, schema=SCHEMA)
-    path.write_text("age,sex,income\n1,Male\n")
-    with pytest.raises(BadInput):
-        list(load(path, schema=SCHEMA).batches(10))
-    path.write_text("age,sex,income\n")
-    with pytest.raises(BadInput, match="no rows"):
-        _ = load(path, schema=SCHEMA).values
-    path.write_bytes(b"age,sex,income\n1,\xff\xfe,\xff\n")
-    with pytest.raises(BadInput):
-        list(load(path, schema=SCHEMA).batches(10))
+    for line, words in ((b"1,Male\n", None), (b"", "no rows"), (b"1,\xff\xfe,\xff\n", None)):
+        path.write_bytes(b"age,sex,income\n" + line)
+        with pytest.raises(BadInput, match=words):
+            _ = load(path, schema=SCHEMA).values
     rows = {"age": [1.0, 2.0], "sex": ["Male", "Female"], "income": [">50K", ">50K"]}
     good = Dataset.from_table(rows, SCHEMA).save(tmp_path / "p.parquet")
     assert schema_of(good) == (SCHEMA, 2)
@@ -419,7 +391,7 @@ def test_check_finds_what_streaming_lets_through(tmp_path: Path) -> None:
 @pytest.mark.parametrize("compressed", [False, True])
 def test_a_truncated_npz_is_refused(tmp_path: Path, compressed: bool) -> None:
     path = tmp_path / "x.npz"
-    (np.savez_compressed if compressed else np.savez)(path, images=digits().images)
+    (np.savez_compressed if compressed else np.savez)(path, images=digits(60).images)
     whole = path.read_bytes()
     for keep in (0, 10, len(whole) // 2, len(whole) - 1):
         path.write_bytes(whole[:keep])
@@ -474,11 +446,11 @@ def test_labels_outside_the_classes_become_minus_one(tmp_path: Path) -> None:
 
 
 def test_a_full_folder_is_never_overwritten(tmp_path: Path) -> None:
-    folder = digits().save(tmp_path / "x")
+    folder = digits(60).save(tmp_path / "x")
     with pytest.raises(BadInput, match="not an empty folder"):
-        digits().save(folder)
+        digits(60).save(folder)
     (tmp_path / "empty").mkdir()
-    assert len(load(digits().save(tmp_path / "empty"))) == 60
+    assert len(load(digits(60).save(tmp_path / "empty"))) == 60
 
 
 def test_saving_that_breaks_off_leaves_nothing(tmp_path: Path) -> None:
@@ -488,7 +460,7 @@ def test_saving_that_breaks_off_leaves_nothing(tmp_path: Path) -> None:
             if size > 1:
                 raise KeyboardInterrupt
 
-    data = digits()
+    data = digits(60)
     broken = Broken(data._source, data.schema, "x")
     for name in ("x.npz", "x.csv", "x.parquet", "x"):
         with pytest.raises(KeyboardInterrupt):
@@ -497,44 +469,40 @@ def test_saving_that_breaks_off_leaves_nothing(tmp_path: Path) -> None:
 
 
 def test_places_that_cannot_be_written_to_are_named(tmp_path: Path) -> None:
-    blocker = tmp_path / "file"
-    blocker.write_text("")
-    for name in ("x.npz", "x.csv", "x"):
+    (tmp_path / "file").write_text("")
+    places = [tmp_path / "file" / name for name in ("x.npz", "x.csv", "x")]
+    if os.geteuid() != 0:  # root may write anywhere
+        tmp_path.chmod(0o500)
+        places.append(tmp_path / "x.npz")
+    for place in places:
         with pytest.raises(BadInput, match="Cannot write"):
-            digits().save(blocker / name)
-
-
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
-def test_a_read_only_folder_is_named(tmp_path: Path) -> None:
-    tmp_path.chmod(0o500)
-    with pytest.raises(BadInput, match="Cannot write"):
-        digits().save(tmp_path / "x.npz")
+            digits(60).save(place)
 
 
 def test_tables_and_pictures_go_only_where_they_fit(tmp_path: Path) -> None:
     table = Dataset.from_values(np.zeros((1, 2)), np.array([0]), schema=SCHEMA)
-    for name in ("x.npz", "x"):
-        with pytest.raises(BadInput, match="table"):
-            table.save(tmp_path / name)
-    for name in ("x.png", "x.json"):
-        with pytest.raises(BadInput, match="Cannot save"):
-            digits().save(tmp_path / name)
+    for data, names, words in (
+        (table, ("x.npz", "x"), "table"),
+        (digits(60), ("x.png", "x.json"), "Cannot save"),
+    ):
+        for name in names:
+            with pytest.raises(BadInput, match=words):
+                data.save(tmp_path / name)
 
 
 def test_paths_that_hold_nothing_known_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="There is no"):
-        load(tmp_path / "nothing.npz")
-    with pytest.raises(BadInput, match="There is no"):
-        load("./nothing")
     (tmp_path / "x.docx").write_text("")
-    with pytest.raises(BadInput, match="no kind"):
-        load(tmp_path / "x.docx")
-    path = digits().save(tmp_path / "x.npz")
-    other = Schema(kind="images", shape=(1, 9, 9), classes=digits().schema.classes)
-    with pytest.raises(BadInput, match="agree"):
-        load(path, schema=other)
-    with pytest.raises(BadInput, match="image size"):
-        load(path, image_size=9)
+    path = digits(60).save(tmp_path / "x.npz")
+    other = Schema(kind="images", shape=(1, 9, 9), classes=digits(60).schema.classes)
+    for place, facts, words in (
+        (tmp_path / "nothing.npz", {}, "There is no"),
+        ("./nothing", {}, "There is no"),
+        (tmp_path / "x.docx", {}, "no kind"),
+        (path, {"schema": other}, "agree"),
+        (path, {"image_size": 9}, "image size"),
+    ):
+        with pytest.raises(BadInput, match=words):
+            load(place, **facts)
 
 
 # ------------------------------------------------------------------------------ constant memory
@@ -571,21 +539,21 @@ def test_a_compressed_npz_streams_in_constant_memory(tmp_path: Path) -> None:
 def test_a_folder_streams_in_constant_memory(tmp_path: Path) -> None:
     one = tmp_path / "000.png"
     Image.fromarray(RNG.integers(0, 256, (128, 128, 3), dtype=np.uint8)).save(one)
-    for index in range(1, 800):
+    for index in range(1, 400):
         os.link(one, tmp_path / f"{index:03d}.png")
     data = load(tmp_path, image_size=128)
-    assert peak_of(data, 32)[0] < 8 * MIB  # the images are 37 MiB, two batches 3 MiB
+    assert peak_of(data, 32)[0] < 8 * MIB  # the images are 18 MiB, two batches 3 MiB
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])
 def test_a_table_file_streams_in_constant_memory(tmp_path: Path, suffix: str) -> None:
     columns = tuple(Column(name=f"c{i}", kind="numerical", low=0, high=1) for i in range(20))
     schema = Schema(kind="table", columns=columns)
-    values = RNG.random((300_000, 20), dtype=np.float32)
+    values = RNG.random((150_000, 20), dtype=np.float32)
     path = Dataset.from_values(values, schema=schema).save(tmp_path / f"t{suffix}")
     data = load(path)
     python, arrow = peak_of(data, 1000)
-    assert python < 3 * MIB  # the rows are 23 MiB as float32, 60 MiB as text
+    assert python < 3 * MIB  # the rows are 11 MiB as float32, 30 MiB as text
     assert arrow < 14 * MIB
     assert np.array_equal(next(data.batches(1000)).values.numpy(), values[:1000])
 

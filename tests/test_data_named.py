@@ -9,6 +9,7 @@ import http.server
 import shutil
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -61,9 +62,7 @@ def test_public_facts_of_named_sets_need_no_download(cache: Path) -> None:
     assert schema_of("fashion-mnist") == schema_of("fashion-mnist:train")
     assert not cache.parent.exists()
     for entry in list_named():
-        assert entry.licence
-        assert entry.about
-        assert not entry.cached
+        assert entry.licence and entry.about and not entry.cached
         assert set(entry.splits) == {"train", "test"}
         assert entry.sources
         assert all(len(sha) == 64 for sha in entry.files.values())
@@ -190,16 +189,9 @@ def test_files_placed_by_hand_are_used_after_a_check(cache: Path) -> None:
 
 def test_many_at_once_fetch_once(cache: Path) -> None:
     source = Fake(CONTENT)
-    found: list[Path] = []
-    threads = [
-        threading.Thread(target=lambda: found.append(ensure("toy", FILES, (source,))))
-        for _ in range(6)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert found == [cache] * 6
+    with ThreadPoolExecutor(6) as pool:
+        found = pool.map(lambda _: ensure("toy", FILES, (source,)), range(6))
+        assert list(found) == [cache] * 6
     assert len(source.calls) == 1
 
 
@@ -215,13 +207,14 @@ def test_a_cache_that_cannot_be_written_to_is_named(
 def test_tools_that_are_absent_or_fail_are_reasons_not_crashes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(SourceFailed, match="not installed"):
-        fetch.run_tool(["no-such-tool-here"], tmp_path)
-    with pytest.raises(SourceFailed, match="failed"):
-        fetch.run_tool(["false"], tmp_path)
-    monkeypatch.setattr(fetch, "TOOL_SECONDS", 0.05)
-    with pytest.raises(SourceFailed, match="in time"):
-        fetch.run_tool(["sleep", "5"], tmp_path)
+    monkeypatch.setattr(fetch, "TOOL_SECONDS", 0.5)
+    for command, words in (
+        ("no-such-tool", "not installed"),
+        ("false", "failed"),
+        ("sleep 5", "in time"),
+    ):
+        with pytest.raises(SourceFailed, match=words):
+            fetch.run_tool(command.split(), tmp_path)
     monkeypatch.setattr(
         fetch, "run_tool", lambda _, folder: (folder / "x.tgz").write_bytes(b"other")
     )
@@ -272,10 +265,13 @@ def test_files_come_over_http_and_a_cut_connection_leaves_nothing(
     with pytest.raises(DataUnavailable, match=r"damaged|broke off"):
         ensure("toy", FILES, (Web(f"{server}/broken/"),))
     assert left_in(cache) == set()
-    with pytest.raises(DataUnavailable, match="answered 404"):
-        ensure("toy", {"c.bin": "0" * 64}, (Web(f"{server}/"),))
-    with pytest.raises(DataUnavailable, match="no connection"):
-        ensure("toy", FILES, (Web("http://127.0.0.1:9/"),))
+    nowhere = "http://127.0.0.1:9"
+    for files, place, words in (
+        ({"c.bin": "0" * 64}, server, "answered 404"),
+        (FILES, nowhere, "no connection"),
+    ):
+        with pytest.raises(DataUnavailable, match=words):
+            ensure("toy", files, (Web(f"{place}/"),))
     ensure("toy", FILES, (Web(f"{server}/whole/"),))
     assert (cache / "b.bin").read_bytes() == CONTENT["b.bin"]
 
@@ -288,9 +284,7 @@ def test_files_come_over_http_and_a_cut_connection_leaves_nothing(
 def test_each_source_that_answers_gives_the_registered_records(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = find_named(name)
-    assert found is not None
-    entry = found[0]
+    entry = find_named(name)[0]
     answered = []
     for index, source in enumerate(entry.sources):
         monkeypatch.setenv("SFUMATO_CACHE", str(tmp_path / str(index)))
@@ -312,13 +306,3 @@ def test_each_source_that_answers_gives_the_registered_records(
             data.check()
         shutil.rmtree(folder)
     assert answered
-
-
-@pytest.mark.network
-def test_fashion_mnist_is_the_published_one() -> None:
-    train, test = load("fashion-mnist:train"), load("fashion-mnist:test")
-    assert np.bincount(train.labels).tolist() == [6000] * 10  # type: ignore[arg-type]
-    assert np.bincount(test.labels).tolist() == [1000] * 10  # type: ignore[arg-type]
-    # The mean and spread that everybody normalises Fashion-MNIST with.
-    assert train.images.mean() / 255 == pytest.approx(0.2860, abs=1e-4)
-    assert train.images.std() / 255 == pytest.approx(0.3530, abs=1e-4)

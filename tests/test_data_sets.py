@@ -10,7 +10,7 @@ import json
 import math
 import tarfile
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +21,11 @@ import torch
 from click.testing import CliRunner
 from PIL import Image, UnidentifiedImageError
 from scipy import integrate, stats
+from torch.nn import functional as F
 
 from sfumato.cli.data import data as data_commands
 from sfumato.data import NamedSet, Schema, builders, fetch, gaussians, list_named, load
-from sfumato.data.builders import every_fifth, open_arrays, write_arrays
+from sfumato.data.builders import open_arrays, write_arrays
 from sfumato.data.fetch import NpmPackage, Prepared, PypiPackage, SourceFailed, ensure
 from sfumato.errors import BadInput, DataUnavailable
 from sfumato.files import cache_folder, sha256_of
@@ -107,9 +108,10 @@ def arrays(workshop: Path, split: str) -> tuple[np.ndarray[Any, Any], np.ndarray
 
 @pytest.fixture
 def shelf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder from which the real pip serves, without any index."""
+    """A folder from which the real pip serves, without any index; beside it is a workshop."""
     folder = tmp_path / "shelf"
     folder.mkdir()
+    (tmp_path / "w").mkdir()
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
     monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
@@ -133,17 +135,16 @@ def test_pip_hands_over_files_of_a_wheel(shelf: Path, tmp_path: Path) -> None:
     package = PypiPackage(wheel.name, sha256_of(wheel), "toyset/data")
     assert package.requirement == "toyset==1.0"
     workshop = tmp_path / "w"
-    workshop.mkdir()
     package.fetch(workshop, ("a.bin",), SILENT)
     assert (workshop / "a.bin").read_bytes() == b"alpha"
-    with pytest.raises(SourceFailed, match="does not hold"):
-        package.fetch(workshop, ("b.bin",), SILENT)
-    with pytest.raises(SourceFailed, match="another SHA-256"):
-        dataclasses.replace(package, sha256="0" * 64).fetch(workshop, ("a.bin",), SILENT)
-    with pytest.raises(SourceFailed, match="pip failed"):
-        dataclasses.replace(package, archive="toyset-2.0-py3-none-any.whl").fetch(
-            workshop, ("a.bin",), SILENT
-        )
+    other = wheel.name.replace("1.0", "2.0")
+    for wrong, name, words in (
+        (package, "b.bin", "does not hold"),
+        (dataclasses.replace(package, sha256="0" * 64), "a.bin", "another SHA-256"),
+        (dataclasses.replace(package, archive=other), "a.bin", "pip failed"),
+    ):
+        with pytest.raises(SourceFailed, match=words):
+            wrong.fetch(workshop, (name,), SILENT)
 
 
 def test_the_setup_of_a_source_archive_never_runs(shelf: Path, tmp_path: Path) -> None:
@@ -161,7 +162,6 @@ def test_the_setup_of_a_source_archive_never_runs(shelf: Path, tmp_path: Path) -
     )
     package = PypiPackage(archive.name, sha256_of(archive), "toy-set-1.0/data")
     workshop = tmp_path / "w"
-    workshop.mkdir()
     package.fetch(workshop, ("a.bin",), SILENT)
     assert (workshop / "a.bin").read_bytes() == b"alpha"
     assert not canary.exists()
@@ -332,12 +332,8 @@ def test_xrays_come_in_three_sizes_with_their_class(rooms: tuple[Path, Path]) ->
                 content[f"{base}/{split}/{name}/{index}.jpeg"] = picture(gray, "JPEG")
     (raw / archive_of("chest-xray")).write_bytes(zipped(content))
     prepare(SETS["chest-xray"], 0, raw, workshop)
-    opened = (
-        (SETS["chest-xray-28"], 28),
-        (SETS["chest-xray"], 64),
-        (SETS["chest-xray-128"], 128),
-    )
-    for entry, side in opened:
+    sets = [SETS[f"chest-xray{side}"] for side in ("-28", "", "-128")]
+    for entry, side in zip(sets, (28, 64, 128), strict=True):
         source = entry.open(workshop, "train")
         values, labels = next(source.blocks(100))
         assert values.shape == (6, *entry.schema.shape) == (6, 1, side, side)
@@ -345,10 +341,7 @@ def test_xrays_come_in_three_sizes_with_their_class(rooms: tuple[Path, Path]) ->
         assert labels.tolist() == [0, 0, 0, 1, 1, 1]
         assert np.abs(values.mean((1, 2, 3)) - [0, 40, 80, 100, 140, 180]).max() < 2
         assert len(entry.open(workshop, "test")) == 4
-
-
-def test_the_three_sizes_of_xrays_share_one_download() -> None:
-    sets = [SETS[f"chest-xray{side}"] for side in ("", "-28", "-128")]
+    # They share one download.
     assert {entry.store for entry in sets} == {"chest-xray"}
     assert sets[0].files == sets[1].files == sets[2].files
     assert "128×128" in sets[2].about
@@ -383,9 +376,6 @@ def test_drawings_are_read_by_class_whatever_their_order_in_the_archive(
         assert np.unique(values[labels == 1]).tolist() == [128]
     with pytest.raises(KeyError):
         draw("cat", "dog")
-
-
-def test_there_are_345_different_things_to_draw() -> None:
     assert SETS["quickdraw"].schema.n_classes == 345
     assert {"The Great Wall of China", "t-shirt", "zigzag"} <= set(SETS["quickdraw"].schema.classes)
 
@@ -416,12 +406,10 @@ def test_faces_are_decoded_as_keras_would(rooms: tuple[Path, Path]) -> None:
     x = torch.tensor(codes[:1]).reshape(1, 16, 16, 8).permute(0, 3, 1, 2)
     for kernel_, bias_ in weights[:3]:
         # (h, w, out, in) → torch's (in, out, h, w)
-        x = torch.nn.functional.conv_transpose2d(
-            x, kernel_.permute(3, 2, 0, 1), bias_, padding=1
-        ).relu()
+        x = F.conv_transpose2d(x, kernel_.permute(3, 2, 0, 1), bias_, padding=1).relu()
         x = x.repeat_interleave(2, 2).repeat_interleave(2, 3)
     kernel_, bias_ = weights[3]
-    x = torch.nn.functional.conv2d(x, kernel_.permute(3, 2, 0, 1), bias_, padding=1).sigmoid()
+    x = F.conv2d(x, kernel_.permute(3, 2, 0, 1), bias_, padding=1).sigmoid()
     x = x.reshape(1, 3, 64, 2, 64, 2).mean((3, 5)).mul(255)
     assert np.abs(values[0] - x[0].numpy()).max() < 0.51
     assert values.std() > 1
@@ -590,13 +578,7 @@ def test_credit_is_split_by_position(rooms: tuple[Path, Path]) -> None:
     assert values[:, 0].tolist() == [0, 5, 10]
     assert labels.tolist() == [0, 1, 0]
     assert np.allclose(values[0, 1:], [-1.5] * 28 + [9.99])
-    assert len(arrays(workshop, "train")[0]) == 8
-
-
-def test_every_fifth_record_is_a_test() -> None:
-    parts = every_fifth(11)
-    assert parts["test"].tolist() == [0, 5, 10]
-    assert sorted([*parts["train"], *parts["test"]]) == list(range(11))
+    assert arrays(workshop, "train")[0][:, 0].tolist() == [1, 2, 3, 4, 6, 7, 8, 9]
 
 
 # --------------------------------------------------------------------------------------- gaussians
@@ -614,9 +596,7 @@ def test_the_density_is_that_of_the_mixture() -> None:
         assert np.allclose(np.exp(gaussians.class_log_density(points, label)), mine.mean(1))
         joint = gaussians.joint_log_density(points, np.full(50, label))
         assert np.allclose(joint, gaussians.class_log_density(points, label) - math.log(5))
-
-
-def test_the_density_integrates_to_one() -> None:
+    # It integrates to one.
     side = np.linspace(-1.5, 5.5, 281)
     grid = np.stack(np.meshgrid(side, side, indexing="ij"), -1)
     density = np.exp(gaussians.log_density(grid.reshape(-1, 2))).reshape(281, 281)
@@ -645,10 +625,9 @@ def test_points_far_away_and_unknown_classes_have_no_density_but_no_nan() -> Non
 
 
 def test_the_drawn_points_are_those_of_the_papers(cache: Path) -> None:
-    train, test = load("gaussians-2d:train"), load("gaussians-2d:test")
-    assert np.bincount(train.labels).tolist() == [18_000] * 5  # type: ignore[arg-type]
-    assert np.bincount(test.labels).tolist() == [2_000] * 5  # type: ignore[arg-type]
-    for data in (train, test):
+    for split, each in (("train", 18_000), ("test", 2_000)):
+        data = load(f"gaussians-2d:{split}")
+        assert np.bincount(data.labels).tolist() == [each] * 5
         data.check()
         nearest = np.rint(data.values).clip(0, 4).astype(int)
         own = gaussians.CENTRE_CLASSES[5 * nearest[:, 0] + nearest[:, 1]]
@@ -657,11 +636,9 @@ def test_the_drawn_points_are_those_of_the_papers(cache: Path) -> None:
         # The entropy of well separated Gaussians, less what the classes' own overlap takes.
         score = -gaussians.joint_log_density(data.values, data.labels).mean()
         assert score == pytest.approx(math.log(25 * 2 * math.pi * math.e * 0.04), abs=0.02)
-    assert {file.name for file in (cache / "gaussians-2d").iterdir()} >= set(
-        SETS["gaussians-2d"].files
-    )
-    hashes = {name: sha256_of(cache / "gaussians-2d" / name) for name in SETS["gaussians-2d"].files}
-    assert hashes["train-labels.npy"] == SETS["gaussians-2d"].files["train-labels.npy"]
+    files = SETS["gaussians-2d"].files
+    hashes = {name: sha256_of(cache / "gaussians-2d" / name) for name in files}
+    assert hashes["train-labels.npy"] == files["train-labels.npy"]
 
 
 # ---------------------------------------------------------------------------------------- commands
@@ -725,38 +702,13 @@ def test_help_shows_an_example_to_run(command: Any) -> None:
 # ---------------------------------------------------------------------------------- the real thing
 
 
-def _counts(name: str) -> Callable[[str], list[int]]:
-    return lambda split: np.bincount(load(f"{name}:{split}").labels).tolist()  # type: ignore[arg-type]
-
-
-@pytest.mark.network
-def test_cifar10_is_the_published_one() -> None:
-    counts = _counts("cifar10")
-    assert counts("train") == [5000] * 10
-    assert counts("test") == [1000] * 10
-    train = load("cifar10:train")
-    assert train.take(range(10)).labels.tolist() == [6, 9, 9, 4, 1, 1, 2, 7, 8, 3]  # type: ignore[union-attr]
-    # The means that everybody normalises CIFAR-10 with.
-    means = train.images.mean((0, 2, 3)) / 255
-    assert means.tolist() == pytest.approx([0.4914, 0.4822, 0.4465], abs=1e-4)
-
-
-@pytest.mark.network
-@pytest.mark.parametrize(("name", "side"), [("", 64), ("-28", 28), ("-128", 128)])
-def test_chest_xrays_have_the_counts_of_the_package(name: str, side: int) -> None:
-    counts = _counts(f"chest-xray{name}")
-    assert counts("train") == [1264, 1268]
-    assert counts("test") == [319, 315]
-    data = load(f"chest-xray{name}:test")
-    assert data.images.shape == (634, 1, side, side)
-    assert 60 < data.images.mean() < 200
-    data.check()
-
-
 @pytest.mark.network
 @pytest.mark.parametrize(
     ("name", "train", "test"),
     [
+        ("fashion-mnist", [6000] * 10, [1000] * 10),
+        ("cifar10", [5000] * 10, [1000] * 10),
+        *((f"chest-xray{side}", [1264, 1268], [319, 315]) for side in ("", "-28", "-128")),
         ("quickdraw", [80] * 345, [20] * 345),
         ("faces", [800] * 7, [200] * 7),
         ("font-digits", [574] * 10, [144] * 10),
@@ -765,8 +717,23 @@ def test_chest_xrays_have_the_counts_of_the_package(name: str, side: int) -> Non
     ],
 )
 def test_classes_have_the_documented_counts(name: str, train: list[int], test: list[int]) -> None:
-    counts = _counts(name)
-    assert (counts("train"), counts("test")) == (train, test)
+    for split, counts in (("train", train), ("test", test)):
+        assert np.bincount(load(f"{name}:{split}").labels).tolist() == counts
+
+
+@pytest.mark.network
+def test_images_have_the_means_that_everybody_normalises_them_with() -> None:
+    cifar, fashion = load("cifar10:train"), load("fashion-mnist:train")
+    assert cifar.take(range(10)).labels.tolist() == [6, 9, 9, 4, 1, 1, 2, 7, 8, 3]
+    means = cifar.images.mean((0, 2, 3)) / 255
+    assert means.tolist() == pytest.approx([0.4914, 0.4822, 0.4465], abs=1e-4)
+    assert fashion.images.mean() / 255 == pytest.approx(0.2860, abs=1e-4)
+    assert fashion.images.std() / 255 == pytest.approx(0.3530, abs=1e-4)
+    for name, side in (("", 64), ("-28", 28), ("-128", 128)):
+        xrays = load(f"chest-xray{name}:test")
+        assert xrays.images.shape == (634, 1, side, side)
+        assert 60 < xrays.images.mean() < 200
+        xrays.check()
 
 
 @pytest.mark.network
@@ -778,10 +745,9 @@ def test_adult_has_the_documented_gaps() -> None:
 
 @pytest.mark.network
 def test_credit_has_492_frauds() -> None:
-    counts = _counts("credit")
-    frauds = counts("train")[1] + counts("test")[1]
-    assert frauds == 492
-    assert min(counts("train")[1], counts("test")[1]) > 60
+    frauds = [int(np.sum(load(f"credit:{split}").labels)) for split in ("train", "test")]
+    assert sum(frauds) == 492
+    assert min(frauds) > 60
 
 
 @pytest.mark.network
