@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import gzip
+import struct
+import zlib
+from pathlib import Path
+
 import numpy as np
 from sklearn.datasets import load_digits
 
@@ -47,3 +52,21 @@ def shop(n: int = 400, seed: int = 0) -> Dataset:
     rows = np.stack([age, *draw.integers(0, 3, (2, n)), height, weight], 1).astype(np.float32)
     bought = height + 0.3 * draw.standard_normal(n) > 0.2
     return Dataset.from_values(rows, bought.astype(np.int64), schema=SHOP, name=f"shop-{seed}")
+
+
+def png(side: int, bits: int, kind: int, rows: bytes, *chunks: tuple[bytes, bytes]) -> bytes:
+    """A square PNG of any depth and kind, which Pillow would not write; `rows` have their filter bytes."""
+
+    def packed(tag: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + tag + data + struct.pack(">I", zlib.crc32(tag + data))
+
+    head = struct.pack(">IIBBBBB", side, side, bits, kind, 0, 0, 0)
+    parts = [(b"IHDR", head), *chunks, (b"IDAT", zlib.compress(rows, 1)), (b"IEND", b"")]
+    return b"\x89PNG\r\n\x1a\n" + b"".join(packed(*part) for part in parts)
+
+
+def write_idx(path: Path, array: np.ndarray) -> None:
+    """As MNIST's files are; packed if the name ends in .gz."""
+    sizes = np.array(array.shape, ">u4").tobytes()
+    raw = bytes([0, 0, 8, array.ndim]) + sizes + array.astype(np.uint8).tobytes()
+    path.write_bytes(gzip.compress(raw, 1) if path.suffix == ".gz" else raw)

@@ -10,7 +10,6 @@ import socket
 import struct
 import tracemalloc
 import zipfile
-import zlib
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ import pytest
 from click.testing import CliRunner
 from PIL import Image
 
+from data import png
 from sfumato.cli.main import app
 from sfumato.data import Dataset, Schema, load, schema_of
 from sfumato.data.folders import MOST_PIXELS, decode
@@ -181,40 +181,32 @@ HUGE = 64 * MIB
     "members",
     [
         {"images": b"\x93NUMPY\x02\0" + struct.pack("<I", HUGE) + b" " * HUGE},
-        {
-            "images": IMAGES,
-            "labels": npy(np.zeros(2, int)),
-            "classes": npy(np.zeros(HUGE, np.uint8)),
-        },
-        {"images": IMAGES, "classes": npy(np.array(["x" * (HUGE // 4)]))},
-        {"images": IMAGES, "value_range": npy(np.zeros(HUGE // 8))},
+        {"labels": npy(np.zeros(2, int)), "classes": npy(np.zeros(HUGE, np.uint8))},
+        {"classes": npy(np.array(["x" * (HUGE // 4)]))},
+        {"value_range": npy(np.zeros(HUGE // 8))},
         {"images": npy(np.zeros((1, 8192, 8192), np.uint8))},
     ],
     ids=["header", "names", "name", "range", "row"],
 )
 def test_a_small_npz_does_not_unpack_to_much(tmp_path: Path, members: dict[str, bytes]) -> None:
-    path = npz(tmp_path / "x.npz", members)
+    path = npz(tmp_path / "x.npz", {"images": IMAGES} | members)
     assert path.stat().st_size < MIB
     classes = 2 if "labels" in members else None
     assert peak(lambda: load(path, classes=classes)) < 4 * MIB
 
 
+BYTES = "{'descr': '|u1', 'fortran_order': False, 'shape': "
+OTHER = "{'descr': %s, 'fortran_order': False, 'shape': %s}\n"
+
+
 @pytest.mark.parametrize(
     "text",
     [
-        "{'descr': '|u1', 'fortran_order': False, 'shape': (2, 3, 3), ",
-        "{'descr': '|u1', 'fortran_order': False, 'shape': (2, 3, 3",
-        "{'descr': '|u1', 'fortran_order': False, 'shape': (-2, 3, 3)}\n",
-        "{'descr': '|u1', 'fortran_order': False, 'shape': (10000000000000, 3, 3)}\n",
-        "{'descr': '|u1', 'fortran_order': False, 'shape': (True, 3, 3)}\n",
-        "{'descr': '|O', 'fortran_order': False, 'shape': (2, 3, 3)}\n",
-        "{'descr': '|V9', 'fortran_order': False, 'shape': (2,)}\n",
-        "{'descr': [('a', '|u1')], 'fortran_order': False, 'shape': (18,)}\n",
-        "{'descr': 'nonsense', 'fortran_order': False, 'shape': (2, 3, 3)}\n",
-        "(" * 9000,
-        "'" * 3,
-        "\0" * 40,
-        "",
+        *(BYTES + "(2, 3, 3), ", BYTES + "(2, 3, 3", BYTES + "(-2, 3, 3)}\n"),
+        *(BYTES + "(10000000000000, 3, 3)}\n", BYTES + "(True, 3, 3)}\n"),
+        *(OTHER % (kind, "(2, 3, 3)") for kind in ("'|O'", "'nonsense'")),
+        *(OTHER % ("'|V9'", "(2,)"), OTHER % ("[('a', '|u1')]", "(18,)")),
+        *("(" * 9000, "'" * 3, "\0" * 40, ""),
     ],
     ids=lambda text: text[40:60],
 )
@@ -240,16 +232,8 @@ def test_other_packings_and_locked_archives_are_refused(tmp_path: Path) -> None:
 
 def test_a_picture_is_measured_before_it_is_decoded(tmp_path: Path) -> None:
     side = int(MOST_PIXELS**0.5) + 1
-
-    def chunk(tag: bytes, data: bytes) -> bytes:
-        return struct.pack(">I", len(data)) + tag + data + struct.pack(">I", zlib.crc32(tag + data))
-
-    head = struct.pack(">IIBBBBB", side, side, 8, 0, 0, 0, 0)
-    packed = zlib.compress(bytes(side * (side + 1)), 1)
     file = tmp_path / "x.png"
-    file.write_bytes(
-        b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", packed) + chunk(b"IEND", b"")
-    )
+    file.write_bytes(png(side, 8, 0, bytes(side * (side + 1))))
     assert peak(lambda: decode(str(file), (1, 8, 8))) < 4 * MIB
     with pytest.raises(BadInput, match="pixels by its header"):
         decode(str(file), (1, 8, 8))
@@ -272,14 +256,12 @@ def test_a_line_without_an_end_is_refused_in_little_memory(tmp_path: Path) -> No
 
 
 def test_public_facts_that_would_exhaust_the_memory_are_refused() -> None:
+    column = {"name": "a", "kind": "numerical", "low": 0, "high": 10**400}
     for facts in (
         {"kind": "images", "shape": [1, 2**20, 2**20]},
         {"kind": "images", "shape": [3, 10**400, 1]},
         {"kind": "images", "shape": [1, 2, 2], "value_range": [0, 10**400]},
-        {
-            "kind": "table",
-            "columns": [{"name": "a", "kind": "numerical", "low": 0, "high": 10**400}],
-        },
+        {"kind": "table", "columns": [column]},
     ):
         with pytest.raises(BadInput, match=r"^[^\n]*\.$"):
             Schema.from_json(facts)

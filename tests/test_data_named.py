@@ -207,12 +207,12 @@ def test_a_cache_that_cannot_be_written_to_is_named(
 def test_tools_that_are_absent_or_fail_are_reasons_not_crashes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fetch, "TOOL_SECONDS", 0.5)
-    for command, words in (
-        ("no-such-tool", "not installed"),
-        ("false", "failed"),
-        ("sleep 5", "in time"),
+    for command, seconds, words in (
+        ("no-such-tool-here", 60, "not installed"),
+        ("false", 60, "failed"),
+        ("sleep 5", 0.05, "in time"),
     ):
+        monkeypatch.setattr(fetch, "TOOL_SECONDS", seconds)
         with pytest.raises(SourceFailed, match=words):
             fetch.run_tool(command.split(), tmp_path)
     monkeypatch.setattr(

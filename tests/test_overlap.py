@@ -116,26 +116,36 @@ def test_digests_differ_from_one_comparison_to_the_next() -> None:
     assert not set(first) & set(second)
 
 
+class Unread(Dataset):
+    def __init__(self, source: Dataset) -> None:
+        super().__init__(source._source, source.schema, source.name)
+
+    def batches(self, size: int):  # type: ignore[no-untyped-def]
+        raise AssertionError("a row was read")
+
+
 # -- fitting --------------------------------------------------------------------------------------------------------
 
 
-def test_two_loads_of_one_file_and_a_renamed_copy_are_refused(tmp_path: Path) -> None:
-    np.savez(tmp_path / "patients.npz", images=pixels(), labels=np.arange(200) % 2)
+@pytest.fixture
+def _copied(tmp_path: Path) -> None:
+    images().save(tmp_path / "patients.npz")
     shutil.copy(tmp_path / "patients.npz", tmp_path / "other.npz")
+
+
+@pytest.mark.usefixtures("_copied")
+def test_two_loads_of_one_file_and_a_renamed_copy_are_refused(tmp_path: Path) -> None:
     private = load(tmp_path / "patients.npz", classes=2)
     for name in ("patients.npz", "other.npz"):
-        public = load(tmp_path / name, classes=2)
+        how = {"public": load(tmp_path / name, classes=2), "out": tmp_path / "run"}
         with pytest.raises(BadInput, match="voids the guarantee") as told:
-            get_method("mge")(codec="pca:4").fit(
-                private, BUDGET, public=public, out=tmp_path / "run"
-            )
+            get_method("mge")(codec="pca:4").fit(private, BUDGET, **how)
         assert "200" not in str(told.value)  # not how many
         assert not (tmp_path / "run").exists()  # nothing was begun, let alone charged
 
 
+@pytest.mark.usefixtures("_copied")
 def test_the_command_tells_the_operator_and_writes_nothing(tmp_path: Path) -> None:
-    np.savez(tmp_path / "patients.npz", images=pixels(), labels=np.arange(200) % 2)
-    shutil.copy(tmp_path / "patients.npz", tmp_path / "other.npz")
     words = ["fit", "mge", "--data", str(tmp_path / "patients.npz"), "--classes", "2", "-q"]
     words += ["--public", str(tmp_path / "other.npz"), "--set", "codec=pca:4"]
     words += ["--epsilon", "0.1", "--delta", "1e-6", "--out", str(tmp_path / "run")]
@@ -148,19 +158,8 @@ def test_the_command_tells_the_operator_and_writes_nothing(tmp_path: Path) -> No
 def test_no_row_is_read_for_it_once_a_run_is_finished(tmp_path: Path) -> None:
     method = get_method("mge")(codec="pca:4")
     method.fit(images(), BUDGET, public=images(60, seed=1), out=tmp_path / "run")
-
-    class Unread(Dataset):
-        def batches(self, size: int):  # type: ignore[no-untyped-def]
-            raise AssertionError("a row was read")
-
-    source = images()
-    again = get_method("mge")(codec="pca:4").fit(
-        Unread(source._source, source.schema, source.name),
-        BUDGET,
-        public=images(60, seed=1),
-        out=tmp_path / "run",
-        resume=True,
-    )
+    how = {"public": images(60, seed=1), "out": tmp_path / "run", "resume": True}
+    again = get_method("mge")(codec="pca:4").fit(Unread(images()), BUDGET, **how)
     assert np.array_equal(again.sample(5).images, method.sample(5).images)
 
 
@@ -232,30 +231,27 @@ def test_the_record_is_local_keyed_and_for_the_user_alone(cache: Path, tmp_path:
 
 
 def test_without_a_record_nothing_is_read_and_no_cache_is_made(cache: Path, tmp_path: Path) -> None:
-    class Unread(Dataset):
-        def batches(self, size: int):  # type: ignore[no-untyped-def]
-            raise AssertionError("a row was read")
+    plain = tmp_path / "plain.safetensors"
+    plain.write_bytes(b"no record")
+    names = ["dct", "dct:64", "pca:4", "resnet18", "", "x" * 5000, "a\0b", str(tmp_path)]
 
-    private = Unread(images()._source, images().schema, "patients")
-    (tmp_path / "plain.safetensors").write_bytes(b"no record")
-    settings = ["dct", "dct:64", "pca:4", "resnet18", "", "x" * 5000, "a\0b", str(tmp_path)]
-    for artifact in [*settings, str(tmp_path / "plain.safetensors"), tmp_path / "none"]:
-        refuse_trained_on(private, artifact)
+    def ask() -> None:
+        for artifact in [*names, str(plain), tmp_path / "none"]:
+            refuse_trained_on(Unread(images()), artifact)
+
+    ask()
     assert not cache.exists()
     made("pca", images(80, seed=2), tmp_path / "made.safetensors")
-    for artifact in [*settings, str(tmp_path / "plain.safetensors"), tmp_path / "none"]:
-        refuse_trained_on(private, artifact)
+    ask()
 
 
 def test_damage_to_the_records_is_a_sentence(cache: Path, tmp_path: Path) -> None:
     path = made("pca", images(80), tmp_path / "made.safetensors")
     (record,) = (f for f in cache.iterdir() if f.name != "secret")
-    record.write_bytes(record.read_bytes()[:-3])
-    with pytest.raises(CorruptArtifact):
-        refuse_trained_on(images(80), path)
-    (cache / "secret").write_bytes(b"short")
-    with pytest.raises(CorruptArtifact):
-        refuse_trained_on(images(80), path)
+    for file, damaged in ((record, record.read_bytes()[:-3]), (cache / "secret", b"short")):
+        file.write_bytes(damaged)
+        with pytest.raises(CorruptArtifact):
+            refuse_trained_on(images(80), path)
 
 
 def test_a_file_that_cannot_be_remembered_is_not_made(
