@@ -34,7 +34,7 @@ def pictures(*shape: int) -> np.ndarray:
         ((5, 3, 7, 3), (3, 7, 3)),
     ],
 )
-def test_every_usual_layout_becomes_channels_first(given: Any, expected: Any) -> None:
+def test_every_usual_layout_becomes_channels_first(given, expected):
     images = pictures(*given)
     data = Dataset.from_arrays(images)
     assert data.schema.shape == expected
@@ -44,7 +44,7 @@ def test_every_usual_layout_becomes_channels_first(given: Any, expected: Any) ->
         assert np.array_equal(data.images, images.reshape(5, *expected))
 
 
-def test_batches_of_bytes_share_memory_with_the_array() -> None:
+def test_batches_of_bytes_share_memory_with_the_array():
     images = pictures(10, 4, 4)
     for start, batch in zip((0, 4, 8), Dataset.from_arrays(images).batches(4), strict=True):
         assert np.shares_memory(batch.values.numpy(), images[start : start + 4])
@@ -53,7 +53,7 @@ def test_batches_of_bytes_share_memory_with_the_array() -> None:
     assert np.shares_memory(batch.values.numpy(), floats)
 
 
-def test_batches_keep_order_and_the_last_one_is_shorter() -> None:
+def test_batches_keep_order_and_the_last_one_is_shorter():
     data = digits()
     batches = list(data.batches(500))
     assert [len(b) for b in batches] == [500, 500, 500, 297]
@@ -63,7 +63,7 @@ def test_batches_keep_order_and_the_last_one_is_shorter() -> None:
     assert np.array_equal(labels.numpy(), load_digits().target)
 
 
-def test_take_follows_the_order_asked_for_and_repeats() -> None:
+def test_take_follows_the_order_asked_for_and_repeats():
     images = pictures(6, 2, 2)
     data = Dataset.from_arrays(images, np.arange(6), classes=6)
     batch = data.take(np.array([5, 0, 5]))
@@ -81,12 +81,12 @@ def test_take_follows_the_order_asked_for_and_repeats() -> None:
         *((Dataset.batches, size) for size in (0, -1, 2.0, True)),
     ],
 )
-def test_what_is_no_row_number_or_batch_size_is_refused(ask: Any, wrong: Any) -> None:
+def test_what_is_no_row_number_or_batch_size_is_refused(ask, wrong):
     with pytest.raises(BadInput):
         ask(Dataset.from_arrays(pictures(6, 2, 2)), wrong)
 
 
-def test_pixels_lie_in_the_unit_interval_and_nan_stays() -> None:
+def test_pixels_lie_in_the_unit_interval_and_nan_stays():
     bytes_ = Batch(torch.tensor([[[[0, 51, 255]]]], dtype=torch.uint8), None).pixels()
     assert bytes_.dtype == torch.float32
     assert bytes_.flatten().tolist() == pytest.approx([0.0, 0.2, 1.0])
@@ -110,7 +110,7 @@ def test_pixels_lie_in_the_unit_interval_and_nan_stays() -> None:
         np.uint8(3),
     ],
 )
-def test_unusable_images_are_refused(images: Any) -> None:
+def test_unusable_images_are_refused(images):
     with pytest.raises(BadInput, match=r"\.$"):
         Dataset.from_arrays(images)
 
@@ -123,19 +123,19 @@ def test_unusable_images_are_refused(images: Any) -> None:
         *(([0, 1, 1], classes) for classes in (0, ["a", "a"], [], True)),
     ],
 )
-def test_unusable_labels_are_refused(labels: Any, classes: Any) -> None:
+def test_unusable_labels_are_refused(labels, classes):
     with pytest.raises(BadInput, match=r"\.$"):
         Dataset.from_arrays(
             pictures(3, 2, 2), None if labels is None else np.array(labels), classes=classes
         )
 
 
-def test_the_number_of_classes_is_never_read_off_the_labels() -> None:
+def test_the_number_of_classes_is_never_read_off_the_labels():
     with pytest.raises(BadInput, match="pass classes=10"):
         Dataset.from_arrays(pictures(3, 2, 2), np.array([0, 1, 2]))
 
 
-def test_errors_quote_no_private_value() -> None:
+def test_errors_quote_no_private_value():
     secret = 0.123456
     images = np.full((2, 3, 3), secret)
     images[1, 1, 1] = 4242.0
@@ -145,7 +145,7 @@ def test_errors_quote_no_private_value() -> None:
     assert "0.123" not in str(caught.value)
 
 
-def test_odd_memory_layouts_are_read_without_a_warning() -> None:
+def test_odd_memory_layouts_are_read_without_a_warning():
     images = pictures(4, 6, 6)
     frozen = images.copy()
     frozen.flags.writeable = False
@@ -157,7 +157,7 @@ def test_odd_memory_layouts_are_read_without_a_warning() -> None:
             assert np.array_equal(batch.values.numpy()[:, 0], given)
 
 
-def test_the_torch_view_gives_float_images_and_int_labels() -> None:
+def test_the_torch_view_gives_float_images_and_int_labels():
     images = pictures(7, 4, 4)
     view = Dataset.from_arrays(images, np.arange(7) % 3, classes=3).torch()
     image, label = view[4]
@@ -172,7 +172,7 @@ def test_the_torch_view_gives_float_images_and_int_labels() -> None:
     assert Dataset.from_arrays(images).torch()[0][1] == -1
 
 
-def test_the_printed_form_does_not_tell_the_number_of_rows() -> None:
+def test_the_printed_form_does_not_tell_the_number_of_rows():
     assert "4321" not in repr(Dataset.from_arrays(np.zeros((4321, 1, 1), np.uint8)))
 
 
@@ -198,7 +198,7 @@ ROWS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("kind", ["mapping", "frame", "categorical frame", "lists"])
-def test_a_table_is_coded_by_the_schema(kind: str) -> None:
+def test_a_table_is_coded_by_the_schema(kind):
     given: Any = ROWS
     if kind != "mapping":
         given = pd.DataFrame({k: v for k, v in ROWS.items() if k != "extra"})
@@ -235,7 +235,7 @@ def test_a_table_is_coded_by_the_schema(kind: str) -> None:
         {"job": np.array([b"\xff", b"a", b"b"])},
     ],
 )
-def test_a_table_that_leaves_its_schema_is_refused_by_column(change: dict[str, Any]) -> None:
+def test_a_table_that_leaves_its_schema_is_refused_by_column(change):
     with pytest.raises(BadInput) as caught:
         Dataset.from_table({**ROWS, **change}, ADULT)
     sentence = str(caught.value)
@@ -252,12 +252,12 @@ def test_a_table_that_leaves_its_schema_is_refused_by_column(change: dict[str, A
         (ROWS, Schema(kind="images", shape=(1, 2, 2)), "from_arrays"),
     ],
 )
-def test_what_is_no_table_of_the_schema_is_refused(rows: Any, schema: Schema, words: str) -> None:
+def test_what_is_no_table_of_the_schema_is_refused(rows, schema, words):
     with pytest.raises(BadInput, match=words):
         Dataset.from_table(rows, schema)
 
 
-def test_rows_of_codes_are_checked_against_the_schema() -> None:
+def test_rows_of_codes_are_checked_against_the_schema():
     good = np.array([[1.0, np.nan, 2.0]])
     assert len(Dataset.from_values(good, np.array([1]), schema=ADULT)) == 1
     for bad in ([[1.0, 2.0, 0.0]], [[1.0, 0.5, 0.0]], [[-1.0, 0.0, 0.0]], [[1.0, 0.0]]):

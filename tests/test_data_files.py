@@ -10,7 +10,6 @@ import tracemalloc
 import zipfile
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -34,7 +33,7 @@ MIB = 1 << 20
 def same(a: Dataset, b: Dataset) -> bool:
     if a.schema != b.schema or len(a) != len(b):
         return False
-    labels = (a.labels is None and b.labels is None) or np.array_equal(a.labels, b.labels)  # type: ignore[arg-type]
+    labels = (a.labels is None and b.labels is None) or np.array_equal(a.labels, b.labels)
     return labels and np.array_equal(a.values, b.values, equal_nan=a.values.dtype != np.uint8)
 
 
@@ -101,13 +100,13 @@ quick = settings(
 
 @given(data=image_sets(), suffix=st.sampled_from([".npz", ".parquet"]))
 @settings(parent=quick, max_examples=50)
-def test_images_come_back_bit_for_bit(tmp_path: Path, data: Dataset, suffix: str) -> None:
+def test_images_come_back_bit_for_bit(tmp_path, data, suffix):
     assert same(load(data.save(tmp_path / f"{suffix[1:]}{suffix}")), data)
 
 
 @given(data=image_sets())
 @quick
-def test_images_come_back_from_csv_and_folders_in_eight_bits(tmp_path: Path, data: Dataset) -> None:
+def test_images_come_back_from_csv_and_folders_in_eight_bits(tmp_path, data):
     shutil.rmtree(tmp_path / "x", ignore_errors=True)
     table, folder = load(data.save(tmp_path / "x.csv")), load(data.save(tmp_path / "x"))
     scale = np.float32(1 if data.images.dtype == np.uint8 else 255)
@@ -123,11 +122,11 @@ def test_images_come_back_from_csv_and_folders_in_eight_bits(tmp_path: Path, dat
 
 @given(data=tables(), suffix=st.sampled_from([".csv", ".parquet"]))
 @settings(parent=quick, max_examples=60)
-def test_tables_come_back_from_csv_and_parquet(tmp_path: Path, data: Dataset, suffix: str) -> None:
+def test_tables_come_back_from_csv_and_parquet(tmp_path, data, suffix):
     assert same(load(data.save(tmp_path / f"t{suffix}")), data)
 
 
-def test_numpy_reads_what_we_write_and_the_same_data_give_the_same_bytes(tmp_path: Path) -> None:
+def test_numpy_reads_what_we_write_and_the_same_data_give_the_same_bytes(tmp_path):
     data = digits(60)
     path = data.save(tmp_path / "x.npz")
     with np.load(path, allow_pickle=False) as archive:
@@ -138,34 +137,34 @@ def test_numpy_reads_what_we_write_and_the_same_data_give_the_same_bytes(tmp_pat
 
 
 @pytest.mark.parametrize("writer", [np.savez, np.savez_compressed])
-def test_we_read_what_numpy_writes(tmp_path: Path, writer: Any) -> None:
+def test_we_read_what_numpy_writes(tmp_path, writer):
     data = digits(60)
     path = tmp_path / "x.npz"
-    writer(path, images=data.images[:, 0] / 255.0, labels=data.labels.astype(np.uint8))  # type: ignore[union-attr]
+    writer(path, images=data.images[:, 0] / 255.0, labels=data.labels.astype(np.uint8))
     with pytest.raises(BadInput, match="--range 0 1"):
         load(path, classes=10)
     back = load(path, classes=10, value_range=(0, 1))
     assert back.values.dtype == np.float32
     assert np.allclose(back.images * 255, data.images, atol=1e-4)
-    assert np.array_equal(back.labels, data.labels)  # type: ignore[arg-type]
+    assert np.array_equal(back.labels, data.labels)
     taken = back.take(np.array([59, 0, 59]))
     assert np.allclose(taken.values.numpy(), back.images[[59, 0, 59]])
     assert schema_of(path, classes=10, value_range=(0, 1)) == (back.schema, 60)
 
 
-def test_stored_npz_is_mapped_without_copy_and_cannot_change_the_file(tmp_path: Path) -> None:
+def test_stored_npz_is_mapped_without_copy_and_cannot_change_the_file(tmp_path):
     path = digits(60).save(tmp_path / "x.npz")
     before = path.read_bytes()
     data = load(path)
     assert data.random_access
     batch = next(data.batches(60))
-    assert isinstance(data._source.values, np.memmap)  # type: ignore[attr-defined]
+    assert isinstance(data._source.values, np.memmap)
     assert np.shares_memory(batch.values.numpy(), data.images)
     batch.values.zero_()
     assert path.read_bytes() == before
 
 
-def test_a_mapped_dataset_travels_to_another_process_as_a_path(tmp_path: Path) -> None:
+def test_a_mapped_dataset_travels_to_another_process_as_a_path(tmp_path):
     images = RNG.integers(0, 256, (2000, 32, 32), dtype=np.uint8)
     data = load(Dataset.from_arrays(images).save(tmp_path / "x.npz"))
     parcel = pickle.dumps(data)
@@ -174,7 +173,7 @@ def test_a_mapped_dataset_travels_to_another_process_as_a_path(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("end", ["", ".gz"])
-def test_idx_pairs_are_read_plain_and_packed(tmp_path: Path, end: str) -> None:
+def test_idx_pairs_are_read_plain_and_packed(tmp_path, end):
     data = digits(60)
     path = tmp_path / f"train-images-idx3-ubyte{end}"
     write_idx(path, data.images[:, 0])
@@ -192,7 +191,7 @@ def test_idx_pairs_are_read_plain_and_packed(tmp_path: Path, end: str) -> None:
 # ---------------------------------------------------------------------------------------- folders
 
 
-def test_a_plain_class_folder_needs_only_an_image_size(tmp_path: Path) -> None:
+def test_a_plain_class_folder_needs_only_an_image_size(tmp_path):
     for name in ("cat", "dog"):
         (tmp_path / name).mkdir()
         for index in range(3):
@@ -212,7 +211,7 @@ def test_a_plain_class_folder_needs_only_an_image_size(tmp_path: Path) -> None:
     assert data.take(np.array([5, 0])).values[:, 0, 0, 0].tolist() == [180, 0]
 
 
-def test_the_classes_of_a_folder_are_sorted_as_people_count(tmp_path: Path) -> None:
+def test_the_classes_of_a_folder_are_sorted_as_people_count(tmp_path):
     for name in ("10", "9", "0"):
         (tmp_path / name).mkdir()
         Image.new("L", (2, 2)).save(tmp_path / name / "a.png")
@@ -225,7 +224,7 @@ def test_the_classes_of_a_folder_are_sorted_as_people_count(tmp_path: Path) -> N
             load(tmp_path, image_size=2, classes=classes)
 
 
-def test_every_kind_of_picture_becomes_gray_or_rgb_bytes(tmp_path: Path) -> None:
+def test_every_kind_of_picture_becomes_gray_or_rgb_bytes(tmp_path):
     Image.new("RGBA", (4, 4), (255, 0, 0, 0)).save(tmp_path / "a_clear.png")
     Image.fromarray(np.full((4, 4), 0x8000, np.uint16)).save(tmp_path / "b_deep.png")
     Image.new("1", (4, 4), 1).save(tmp_path / "c_bits.png")
@@ -242,7 +241,7 @@ def test_every_kind_of_picture_becomes_gray_or_rgb_bytes(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("threads", [1, 5])
-def test_decoding_in_threads_keeps_the_order(tmp_path: Path, threads: int) -> None:
+def test_decoding_in_threads_keeps_the_order(tmp_path, threads):
     schema = Schema(kind="images", shape=(1, 3, 3))
     for index in range(200):
         Image.new("L", (3, 3), index).save(tmp_path / f"{index:03d}.png")
@@ -254,10 +253,10 @@ def test_decoding_in_threads_keeps_the_order(tmp_path: Path, threads: int) -> No
     assert source.take(order)[0][:, 0, 0, 0].tolist() == order.tolist()
     half = source.blocks(10)
     next(half)
-    half.close()  # type: ignore[attr-defined]
+    half.close()
 
 
-def test_a_damaged_picture_is_named(tmp_path: Path) -> None:
+def test_a_damaged_picture_is_named(tmp_path):
     folder = digits(60).save(tmp_path / "x")
     victim = next((folder / "3").iterdir())
     whole = victim.read_bytes()
@@ -269,7 +268,7 @@ def test_a_damaged_picture_is_named(tmp_path: Path) -> None:
             load(folder).take(np.arange(60))
 
 
-def test_folders_that_contradict_their_schema_are_refused(tmp_path: Path) -> None:
+def test_folders_that_contradict_their_schema_are_refused(tmp_path):
     folder = digits(60).save(tmp_path / "x")
     (folder / "eleven").mkdir()
     with pytest.raises(BadInput, match="eleven"):
@@ -304,7 +303,7 @@ SCHEMA = Schema(
 )
 
 
-def test_a_csv_as_it_comes_is_read_by_its_schema(tmp_path: Path) -> None:
+def test_a_csv_as_it_comes_is_read_by_its_schema(tmp_path):
     path = tmp_path / "adult.csv"
     path.write_text("id,sex,age,income\n1, Male,39, <=50K\n2,?,50,>50K\n3,Female,,unheard of\n")
     with pytest.raises(BadInput, match=r"adult\.schema\.json"):
@@ -317,13 +316,13 @@ def test_a_csv_as_it_comes_is_read_by_its_schema(tmp_path: Path) -> None:
     assert np.array_equal(data.values, expected, equal_nan=True)
     assert data.labels is not None
     assert data.labels.tolist() == [0, 1, -1]
-    assert data.take(np.array([2, 0])).labels.tolist() == [-1, 0]  # type: ignore[union-attr]
+    assert data.take(np.array([2, 0])).labels.tolist() == [-1, 0]
     with pytest.raises(BadInput):
         data.check()
     assert data.torch()[1][1] == 1
 
 
-def test_a_cell_that_is_no_number_is_named_by_column_and_never_quoted(tmp_path: Path) -> None:
+def test_a_cell_that_is_no_number_is_named_by_column_and_never_quoted(tmp_path):
     path = tmp_path / "t.csv"
     path.write_text("sex,junk,age,income\nMale,x,39,<=50K\nMale,x,secret-cell,<=50K\n")
     with pytest.raises(BadInput) as caught:
@@ -334,7 +333,7 @@ def test_a_cell_that_is_no_number_is_named_by_column_and_never_quoted(tmp_path: 
     assert "True" in whole_story
 
 
-def test_tables_with_absent_columns_or_damage_are_refused(tmp_path: Path) -> None:
+def test_tables_with_absent_columns_or_damage_are_refused(tmp_path):
     path = tmp_path / "t.csv"
     for text in ("", "age,sex\n1,Male\n", "\n\n"):
         path.write_text(text)
@@ -353,7 +352,7 @@ def test_tables_with_absent_columns_or_damage_are_refused(tmp_path: Path) -> Non
         load(good)
 
 
-def test_pixels_in_a_csv_must_be_bytes(tmp_path: Path) -> None:
+def test_pixels_in_a_csv_must_be_bytes(tmp_path):
     path = tmp_path / "x.csv"
     schema = Schema(kind="images", shape=(1, 1, 2))
     for cell in ("256", "-1", "0.5", ""):
@@ -362,7 +361,7 @@ def test_pixels_in_a_csv_must_be_bytes(tmp_path: Path) -> None:
             list(load(path, schema=schema).batches(4))
 
 
-def test_check_finds_what_streaming_lets_through(tmp_path: Path) -> None:
+def test_check_finds_what_streaming_lets_through(tmp_path):
     path = tmp_path / "t.csv"
     for row in ("500,Male,>50K", ",Male,>50K", "inf,Male,>50K", "5,Male,odd"):
         path.write_text(f"age,sex,income\n5,Male,>50K\n{row}\n")
@@ -381,7 +380,7 @@ def test_check_finds_what_streaming_lets_through(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("compressed", [False, True])
-def test_a_truncated_npz_is_refused(tmp_path: Path, compressed: bool) -> None:
+def test_a_truncated_npz_is_refused(tmp_path, compressed):
     path = tmp_path / "x.npz"
     (np.savez_compressed if compressed else np.savez)(path, images=digits(60).images)
     whole = path.read_bytes()
@@ -391,7 +390,7 @@ def test_a_truncated_npz_is_refused(tmp_path: Path, compressed: bool) -> None:
             load(path)
 
 
-def test_a_rotten_compressed_npz_is_refused_while_reading(tmp_path: Path) -> None:
+def test_a_rotten_compressed_npz_is_refused_while_reading(tmp_path):
     path = tmp_path / "x.npz"
     np.savez_compressed(path, images=RNG.integers(0, 9, (500, 9, 9), dtype=np.uint8))
     raw = bytearray(path.read_bytes())
@@ -414,13 +413,13 @@ def test_a_rotten_compressed_npz_is_refused_while_reading(tmp_path: Path) -> Non
         {"images": np.array([{}, []], dtype=object)},
     ],
 )
-def test_an_npz_of_other_things_is_refused(tmp_path: Path, arrays: dict[str, Any]) -> None:
+def test_an_npz_of_other_things_is_refused(tmp_path, arrays):
     np.savez(tmp_path / "x.npz", **arrays)
     with pytest.raises(BadInput):
         load(tmp_path / "x.npz", classes=2 if "labels" in arrays else None)
 
 
-def test_labels_outside_the_classes_become_minus_one(tmp_path: Path) -> None:
+def test_labels_outside_the_classes_become_minus_one(tmp_path):
     np.savez(tmp_path / "x.npz", images=np.zeros((3, 2, 2), np.uint8), labels=np.array([0, 7, -5]))
     data = load(tmp_path / "x.npz", classes=2)
     assert data.labels is not None
@@ -437,7 +436,7 @@ def test_labels_outside_the_classes_become_minus_one(tmp_path: Path) -> None:
 # --------------------------------------------------------------------------------------- saving
 
 
-def test_a_full_folder_is_never_overwritten(tmp_path: Path) -> None:
+def test_a_full_folder_is_never_overwritten(tmp_path):
     folder = digits(60).save(tmp_path / "x")
     with pytest.raises(BadInput, match="not an empty folder"):
         digits(60).save(folder)
@@ -445,7 +444,7 @@ def test_a_full_folder_is_never_overwritten(tmp_path: Path) -> None:
     assert len(load(digits(60).save(tmp_path / "empty"))) == 60
 
 
-def test_saving_that_breaks_off_leaves_nothing(tmp_path: Path) -> None:
+def test_saving_that_breaks_off_leaves_nothing(tmp_path):
     class Broken(Dataset):
         def batches(self, size: int) -> Iterator[Any]:
             yield from list(super().batches(20))[:2]
@@ -460,7 +459,7 @@ def test_saving_that_breaks_off_leaves_nothing(tmp_path: Path) -> None:
         assert list(tmp_path.iterdir()) == []
 
 
-def test_places_that_cannot_be_written_to_are_named(tmp_path: Path) -> None:
+def test_places_that_cannot_be_written_to_are_named(tmp_path):
     (tmp_path / "file").write_text("")
     places = [tmp_path / "file" / name for name in ("x.npz", "x.csv", "x")]
     if os.geteuid() != 0:  # root may write anywhere
@@ -471,7 +470,7 @@ def test_places_that_cannot_be_written_to_are_named(tmp_path: Path) -> None:
             digits(60).save(place)
 
 
-def test_tables_and_pictures_go_only_where_they_fit(tmp_path: Path) -> None:
+def test_tables_and_pictures_go_only_where_they_fit(tmp_path):
     table = Dataset.from_values(np.zeros((1, 2)), np.array([0]), schema=SCHEMA)
     for data, names, words in (
         (table, ("x.npz", "x"), "table"),
@@ -482,7 +481,7 @@ def test_tables_and_pictures_go_only_where_they_fit(tmp_path: Path) -> None:
                 data.save(tmp_path / name)
 
 
-def test_paths_that_hold_nothing_known_are_refused(tmp_path: Path) -> None:
+def test_paths_that_hold_nothing_known_are_refused(tmp_path):
     (tmp_path / "x.docx").write_text("")
     path = digits(60).save(tmp_path / "x.npz")
     other = Schema(kind="images", shape=(1, 9, 9), classes=digits(60).schema.classes)
@@ -514,7 +513,7 @@ def peak_of(data: Dataset, size: int) -> tuple[int, int]:
     return peak, arrow - before
 
 
-def test_a_compressed_npz_streams_in_constant_memory(tmp_path: Path) -> None:
+def test_a_compressed_npz_streams_in_constant_memory(tmp_path):
     path = tmp_path / "big.npz"
     row = RNG.integers(0, 256, (64, 64), dtype=np.uint8)
     with (
@@ -528,7 +527,7 @@ def test_a_compressed_npz_streams_in_constant_memory(tmp_path: Path) -> None:
     assert peak_of(load(path), 256)[0] < 6 * MIB  # the images are 62 MiB
 
 
-def test_a_folder_streams_in_constant_memory(tmp_path: Path) -> None:
+def test_a_folder_streams_in_constant_memory(tmp_path):
     one = tmp_path / "000.png"
     Image.fromarray(RNG.integers(0, 256, (128, 128, 3), dtype=np.uint8)).save(one)
     for index in range(1, 400):
@@ -538,7 +537,7 @@ def test_a_folder_streams_in_constant_memory(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])
-def test_a_table_file_streams_in_constant_memory(tmp_path: Path, suffix: str) -> None:
+def test_a_table_file_streams_in_constant_memory(tmp_path, suffix):
     columns = tuple(Column(name=f"c{i}", kind="numerical", low=0, high=1) for i in range(20))
     schema = Schema(kind="table", columns=columns)
     values = RNG.random((150_000, 20), dtype=np.float32)
@@ -550,7 +549,7 @@ def test_a_table_file_streams_in_constant_memory(tmp_path: Path, suffix: str) ->
     assert np.array_equal(next(data.batches(1000)).values.numpy(), values[:1000])
 
 
-def test_saving_a_stream_needs_no_more_memory_than_reading_it(tmp_path: Path) -> None:
+def test_saving_a_stream_needs_no_more_memory_than_reading_it(tmp_path):
     row = RNG.integers(0, 256, (64, 64), dtype=np.uint8)
     np.savez_compressed(tmp_path / "a.npz", images=np.repeat(row[None], 10_000, axis=0))
     data = load(tmp_path / "a.npz")

@@ -39,12 +39,12 @@ FAR_OFF = {
 
 
 @pytest.mark.parametrize("kind", FAR_OFF)
-def test_images_far_off_their_range_are_refused(tmp_path: Path, kind: str) -> None:
+def test_images_far_off_their_range_are_refused(tmp_path, kind):
     with pytest.raises(BadInput, match=r"range 0 … 1 .*--range"):
         refuse_implausible(stored(tmp_path, FAR_OFF[kind]))
 
 
-def test_single_bad_records_are_let_through(tmp_path: Path) -> None:
+def test_single_bad_records_are_let_through(tmp_path):
     images = IMAGES.copy()
     for index, bad in enumerate((np.nan, np.inf, -np.inf, 7.0, 1e30)):
         images[index] = bad
@@ -56,14 +56,14 @@ def test_single_bad_records_are_let_through(tmp_path: Path) -> None:
     refuse_implausible(Dataset(lone, schema, "one"))
 
 
-def test_the_black_corners_of_a_round_scan_may_lie_below_the_range(tmp_path: Path) -> None:
+def test_the_black_corners_of_a_round_scan_may_lie_below_the_range(tmp_path):
     y, x = np.mgrid[-1:1:64j, -1:1:64j]
     scan = np.where(x**2 + y**2 <= 1, 40.0, -2000.0).astype(np.float32)
     refuse_implausible(stored(tmp_path, np.repeat(scan[None], 60, 0), value_range=(-1024, 3071)))
 
 
 @pytest.mark.parametrize("kind", [np.uint8, np.float32])
-def test_labels_that_count_from_one_are_refused(tmp_path: Path, kind: Any) -> None:
+def test_labels_that_count_from_one_are_refused(tmp_path, kind):
     facts = {} if kind is np.float32 else {"value_range": None}
     images = IMAGES if kind is np.float32 else (IMAGES * 255).astype(np.uint8)
     data = stored(tmp_path, images, LABELS + 1, **facts)
@@ -102,8 +102,8 @@ def table(folder: Path, lines: list[str]) -> Dataset:
     ],
 )
 def test_a_table_whose_column_is_not_what_the_schema_says_is_refused_by_name(
-    tmp_path: Path, line: str, column: str
-) -> None:
+    tmp_path, line, column
+):
     good = [f"40,nurse,m,{label}" for label in ("yes", "no") * 20]
     bad = [line % label for label in ("yes", "no") * 200]
     with pytest.raises(BadInput, match=column) as caught:
@@ -113,7 +113,7 @@ def test_a_table_whose_column_is_not_what_the_schema_says_is_refused_by_name(
     refuse_implausible(table(tmp_path, good + bad[:30]))
 
 
-def test_a_column_that_may_be_empty_may_be_mostly_so(tmp_path: Path) -> None:
+def test_a_column_that_may_be_empty_may_be_mostly_so(tmp_path):
     lines = [f"40,{'nurse' if n % 20 == 0 else ''},m,{('yes', 'no')[n % 2]}" for n in range(200)]
     refuse_implausible(table(tmp_path, lines))
 
@@ -126,7 +126,7 @@ def fit(data: Dataset, **more: Any) -> Any:
     return method.fit(data, sfumato.Budget(epsilon=5, delta=1e-4), **more)
 
 
-def test_fit_refuses_before_it_pays_and_writes_nothing(tmp_path: Path) -> None:
+def test_fit_refuses_before_it_pays_and_writes_nothing(tmp_path):
     run = tmp_path / "run"
     with pytest.raises(BadInput, match="Most records"):
         fit(stored(tmp_path, IMAGES * 255), out=run)
@@ -140,7 +140,7 @@ def test_fit_refuses_before_it_pays_and_writes_nothing(tmp_path: Path) -> None:
     fit(empty, out=run, resume=True)
 
 
-def test_the_command_line_can_allow_an_empty_class(tmp_path: Path) -> None:
+def test_the_command_line_can_allow_an_empty_class(tmp_path):
     stored(tmp_path, (IMAGES * 255).astype(np.uint8), np.minimum(LABELS, 8), value_range=None)
     path, run = str(tmp_path / "x.npz"), str(tmp_path / "run")
     args = ["fit", "mixture", "--data", path, "--classes", "10", "--epsilon", "5", "--delta"]
@@ -154,7 +154,7 @@ def test_the_command_line_can_allow_an_empty_class(tmp_path: Path) -> None:
     assert json.loads(made.stdout)["run"] == run
 
 
-def test_a_comparison_tells_the_operator_and_writes_nothing(tmp_path: Path) -> None:
+def test_a_comparison_tells_the_operator_and_writes_nothing(tmp_path):
     from sfumato.report.comparison import parse_config
     from sfumato.report.grid import compare
 

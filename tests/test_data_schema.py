@@ -45,11 +45,11 @@ def schemas(draw: st.DrawFn) -> Schema:
 
 @given(schemas())
 @settings(max_examples=60, deadline=None)
-def test_a_schema_comes_back_from_json_text_unchanged(schema: Schema) -> None:
+def test_a_schema_comes_back_from_json_text_unchanged(schema):
     assert Schema.from_json(json.loads(json.dumps(schema.to_json()))) == schema
 
 
-def test_the_derived_facts_follow_from_the_stated_ones() -> None:
+def test_the_derived_facts_follow_from_the_stated_ones():
     images = Schema(kind="images", shape=(3, 4, 5), classes=("a", "b"))
     assert (images.dim, images.n_classes, images.labelled) == (60, 2, True)
     age = Column(name="age", kind="numerical", low=0, high=120)
@@ -57,8 +57,8 @@ def test_the_derived_facts_follow_from_the_stated_ones() -> None:
     assert (table.shape, table.dim, table.n_classes, table.labelled) == ((1,), 1, 0, False)
 
 
-def test_lists_from_json_and_tuples_from_code_make_equal_hashable_schemas() -> None:
-    a = Schema(kind="images", shape=[1, 2, 2], classes=["x"])  # type: ignore[arg-type]
+def test_lists_from_json_and_tuples_from_code_make_equal_hashable_schemas():
+    a = Schema(kind="images", shape=[1, 2, 2], classes=["x"])
     b = Schema(kind="images", shape=(1, 2, 2), classes=("x",))
     assert a == b
     assert hash(a) == hash(b)
@@ -103,6 +103,6 @@ PICTURE: dict[str, Any] = {"kind": "images", "shape": [1, 2, 2]}
         ),
     ],
 )
-def test_a_schema_that_contradicts_itself_is_refused_with_a_sentence(facts: Any) -> None:
+def test_a_schema_that_contradicts_itself_is_refused_with_a_sentence(facts):
     with pytest.raises(BadInput, match=r"[;,] .*\.$"):
         Schema.from_json(facts)

@@ -119,7 +119,7 @@ def shelf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def test_pip_hands_over_files_of_a_wheel(shelf: Path, tmp_path: Path) -> None:
+def test_pip_hands_over_files_of_a_wheel(shelf, tmp_path):
     facts = "toyset-1.0.dist-info"
     wheel = shelf / "toyset-1.0-py3-none-any.whl"
     wheel.write_bytes(
@@ -147,7 +147,7 @@ def test_pip_hands_over_files_of_a_wheel(shelf: Path, tmp_path: Path) -> None:
             wrong.fetch(workshop, (name,), SILENT)
 
 
-def test_the_setup_of_a_source_archive_never_runs(shelf: Path, tmp_path: Path) -> None:
+def test_the_setup_of_a_source_archive_never_runs(shelf, tmp_path):
     canary = tmp_path / "ran"
     setup = f"open({str(canary)!r}, 'w').close()\nfrom setuptools import setup\nsetup()\n"
     archive = shelf / "toy-set-1.0.tar.gz"
@@ -169,9 +169,7 @@ def test_the_setup_of_a_source_archive_never_runs(shelf: Path, tmp_path: Path) -
         dataclasses.replace(package, archive="toy-set-1.1.tar.gz").fetch(workshop, ("x",), SILENT)
 
 
-def test_the_address_of_a_source_archive_is_read_off_what_pip_says(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_address_of_a_source_archive_is_read_off_what_pip_says(tmp_path, monkeypatch):
     store = tmp_path / "store"
     store.mkdir()
     (store / "toy-1.0.tar.gz").write_bytes(tarred({"toy-1.0/a": b"alpha"}))
@@ -198,13 +196,11 @@ def test_the_address_of_a_source_archive_is_read_off_what_pip_says(
     ("package", "archive"),
     [("toy@1.0", "toy-1.0.tgz"), ("@owner/toy.js@2.1.0", "owner-toy.js-2.1.0.tgz")],
 )
-def test_npm_archives_are_called_what_npm_calls_them(package: str, archive: str) -> None:
+def test_npm_archives_are_called_what_npm_calls_them(package, archive):
     assert NpmPackage(package, "0" * 64, None).archive == archive
 
 
-def test_an_archive_placed_by_hand_spares_the_download(
-    cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_archive_placed_by_hand_spares_the_download(cache, monkeypatch):
     def refuse(*_: Any, **__: Any) -> None:
         raise SourceFailed("no connection")
 
@@ -234,9 +230,7 @@ def test_an_archive_placed_by_hand_spares_the_download(
     "failure",
     [ValueError(), KeyError("x"), zipfile.BadZipFile(), UnidentifiedImageError()],
 )
-def test_archives_that_cannot_be_read_are_a_reason_not_a_crash(
-    cache: Path, failure: Exception
-) -> None:
+def test_archives_that_cannot_be_read_are_a_reason_not_a_crash(cache, failure):
     @dataclasses.dataclass
     class Nothing:
         about: str = "a mirror"
@@ -262,8 +256,8 @@ def _drawn(workshop: Path, size: int = 40, side: int = 8) -> None:
     [(40, 8, False, True), (39, 8, False, False), (40, 9, False, False), (40, 8, True, False)],
 )
 def test_a_rendered_set_may_differ_in_pixels_but_not_in_number_or_shape(
-    cache: Path, size: int, side: int, exact: bool, accepted: bool
-) -> None:
+    cache, size, side, exact, accepted
+):
     heard = Heard()
     source = fetch.Built("a build", lambda workshop: _drawn(workshop, size, side))
     entry = dataclasses.replace(
@@ -289,7 +283,7 @@ def test_a_rendered_set_may_differ_in_pixels_but_not_in_number_or_shape(
 # ---------------------------------------------------------------------------------------- pictures
 
 
-def test_both_layouts_of_cifar10_give_the_same_arrays(tmp_path: Path) -> None:
+def test_both_layouts_of_cifar10_give_the_same_arrays(tmp_path):
     rng = np.random.default_rng(0)
     names = [name for batches in builders._CIFAR_BATCHES.values() for name in batches]
     images = {name: rng.integers(0, 256, (4, 3, 32, 32), np.uint8) for name in names}
@@ -321,7 +315,7 @@ def test_both_layouts_of_cifar10_give_the_same_arrays(tmp_path: Path) -> None:
         assert np.array_equal(one[0], np.concatenate([images[name] for name in batches]))
 
 
-def test_xrays_come_in_three_sizes_with_their_class(rooms: tuple[Path, Path]) -> None:
+def test_xrays_come_in_three_sizes_with_their_class(rooms):
     raw, workshop = rooms
     base = "sofiimg/datasets/pneumonia"
     content = {f"{base}_masks/test/NORMAL/m.jpeg": b"a mask", f"{base}/train/NORMAL/x.txt": b""}
@@ -347,9 +341,7 @@ def test_xrays_come_in_three_sizes_with_their_class(rooms: tuple[Path, Path]) ->
     assert "128×128" in sets[2].about
 
 
-def test_drawings_are_read_by_class_whatever_their_order_in_the_archive(
-    rooms: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_drawings_are_read_by_class_whatever_their_order_in_the_archive(rooms, monkeypatch):
     raw, workshop = rooms
     monkeypatch.setattr(builders, "_DRAWINGS_EACH", 10)
     archive = archive_of("quickdraw")
@@ -380,7 +372,7 @@ def test_drawings_are_read_by_class_whatever_their_order_in_the_archive(
     assert {"The Great Wall of China", "t-shirt", "zigzag"} <= set(SETS["quickdraw"].schema.classes)
 
 
-def test_faces_are_decoded_as_keras_would(rooms: tuple[Path, Path]) -> None:
+def test_faces_are_decoded_as_keras_would(rooms):
     raw, workshop = rooms
     rng = np.random.default_rng(1)
     weights = []
@@ -419,7 +411,7 @@ def _typeface(name: str) -> bytes:
     return (Path(matplotlib.get_data_path()) / "fonts" / "ttf" / name).read_bytes()
 
 
-def test_digits_are_drawn_as_mnist_has_them() -> None:
+def test_digits_are_drawn_as_mnist_has_them():
     digits = builders.render_digits(_typeface("DejaVuSans.ttf"))
     assert digits is not None
     assert digits.shape == (10, 28, 28)
@@ -436,13 +428,11 @@ def test_digits_are_drawn_as_mnist_has_them() -> None:
 
 
 @pytest.mark.parametrize("typeface", [b"", b"no font at all", _typeface("STIXSizOneSymReg.ttf")])
-def test_typefaces_without_ten_digits_are_left_out(typeface: bytes) -> None:
+def test_typefaces_without_ten_digits_are_left_out(typeface):
     assert builders.render_digits(typeface) is None
 
 
-def test_no_typeface_is_both_trained_and_tested_on(
-    rooms: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_typeface_is_both_trained_and_tested_on(rooms, monkeypatch):
     raw, workshop = rooms
     names = ["DejaVuSans", "DejaVuSans-Bold", "DejaVuSerif", "DejaVuSansMono", "STIXGeneral"]
 
@@ -466,9 +456,7 @@ def test_no_typeface_is_both_trained_and_tested_on(
     assert not {image.tobytes() for image in train} & {image.tobytes() for image in test}
 
 
-def test_a_font_package_of_another_version_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_font_package_of_another_version_is_refused(tmp_path, monkeypatch):
     def apt(command: list[str], folder: Path) -> None:
         for package in command[command.index("download") + 1 :]:
             (folder / f"{package}_1.0_all.deb").write_bytes(package.encode())
@@ -490,7 +478,7 @@ ADULT_ROW = (
 ADULT_GAPS = "18, ?, 1, 10th, 6, Widowed, ?, Own-child, Other, Female, 0, 0, 30, ?, >50K"
 
 
-def test_adult_is_read_with_its_quirks(rooms: tuple[Path, Path]) -> None:
+def test_adult_is_read_with_its_quirks(rooms):
     raw, workshop = rooms
     (raw / "adult.data").write_text(f"{ADULT_ROW}\n{ADULT_GAPS}\n\n")
     (raw / "adult.test").write_text(f"|1x3 Cross validator\n{ADULT_ROW}.\n{ADULT_GAPS}.\n\n")
@@ -517,9 +505,7 @@ def test_adult_is_read_with_its_quirks(rooms: tuple[Path, Path]) -> None:
         ("<=50K", "50K", "income"),
     ],
 )
-def test_rows_that_do_not_fit_the_documentation_are_refused(
-    rooms: tuple[Path, Path], old: str, new: str, column: str
-) -> None:
+def test_rows_that_do_not_fit_the_documentation_are_refused(rooms, old, new, column):
     raw, workshop = rooms
     for name in ("adult.data", "adult.test"):
         (raw / name).write_text(ADULT_ROW.replace(old, new) + "\n")
@@ -537,7 +523,7 @@ CENSUS_ROW = (
 )
 
 
-def test_census_leaves_out_the_weight_and_keeps_na_as_an_answer(rooms: tuple[Path, Path]) -> None:
+def test_census_leaves_out_the_weight_and_keeps_na_as_an_answer(rooms):
     raw, workshop = rooms
     packed = workshop / "packed"
     packed.mkdir()
@@ -565,7 +551,7 @@ def test_census_leaves_out_the_weight_and_keeps_na_as_an_answer(rooms: tuple[Pat
     assert (kinds.count("numerical"), kinds.count("categorical")) == (7, 33)
 
 
-def test_credit_is_split_by_position(rooms: tuple[Path, Path]) -> None:
+def test_credit_is_split_by_position(rooms):
     raw, workshop = rooms
     names = ["Time", *(f"V{index}" for index in range(1, 29)), "Amount"]
     lines = [",".join(f'"{name}"' for name in [*names, "Class"])]
@@ -584,7 +570,7 @@ def test_credit_is_split_by_position(rooms: tuple[Path, Path]) -> None:
 # --------------------------------------------------------------------------------------- gaussians
 
 
-def test_the_density_is_that_of_the_mixture() -> None:
+def test_the_density_is_that_of_the_mixture():
     points = np.random.default_rng(0).uniform(-1, 5, (50, 2))
     each = np.stack(
         [stats.multivariate_normal(centre, 0.04).pdf(points) for centre in gaussians.CENTRES], 1
@@ -604,7 +590,7 @@ def test_the_density_is_that_of_the_mixture() -> None:
     assert mass == pytest.approx(1, abs=1e-6)
 
 
-def test_equal_classes_never_touch() -> None:
+def test_equal_classes_never_touch():
     grid = gaussians.CENTRE_CLASSES.reshape(5, 5)
     assert (np.sort(grid, 0) == np.arange(5)[:, None]).all()
     assert (np.sort(grid, 1) == np.arange(5)).all()
@@ -612,7 +598,7 @@ def test_equal_classes_never_touch() -> None:
     assert not (grid[1:, :-1] == grid[:-1, 1:]).any()
 
 
-def test_points_far_away_and_unknown_classes_have_no_density_but_no_nan() -> None:
+def test_points_far_away_and_unknown_classes_have_no_density_but_no_nan():
     assert np.isfinite(gaussians.log_density([[1e3, -1e3]])).all()
     assert gaussians.joint_log_density([[0, 0], [0, 0]], [-1, 0]).tolist()[0] == -math.inf
     for ask in (
@@ -624,7 +610,7 @@ def test_points_far_away_and_unknown_classes_have_no_density_but_no_nan() -> Non
             ask()
 
 
-def test_the_drawn_points_are_those_of_the_papers(cache: Path) -> None:
+def test_the_drawn_points_are_those_of_the_papers(cache):
     for split, each in (("train", 18_000), ("test", 2_000)):
         data = load(f"gaussians-2d:{split}")
         assert np.bincount(data.labels).tolist() == [each] * 5
@@ -650,7 +636,7 @@ def run(*words: str) -> str:
     return answer.stdout
 
 
-def test_the_sets_are_listed_without_a_download(cache: Path) -> None:
+def test_the_sets_are_listed_without_a_download(cache):
     text = run("list")
     listed = json.loads(run("list", "--json"))
     assert [facts["name"] for facts in listed] == [entry.name for entry in list_named()]
@@ -660,7 +646,7 @@ def test_the_sets_are_listed_without_a_download(cache: Path) -> None:
     assert not cache.exists()
 
 
-def test_info_shows_all_public_facts(cache: Path) -> None:
+def test_info_shows_all_public_facts(cache):
     text = run("info", "adult")
     assert "32,561 train + 16,281 test" in text
     assert "Trinadad&Tobago" in text
@@ -670,7 +656,7 @@ def test_info_shows_all_public_facts(cache: Path) -> None:
     assert "28×28, gray" in run("info", "quickdraw")
 
 
-def test_get_fetches_and_says_where(cache: Path) -> None:
+def test_get_fetches_and_says_where(cache):
     text = run("get", "digits", "gaussians-2d", "--quiet")
     assert str(cache_folder() / "data" / "digits") in text
     assert "90,000 train + 10,000 test" in text
@@ -685,16 +671,14 @@ def test_get_fetches_and_says_where(cache: Path) -> None:
         (("info", "x/y"), "known names are"),
     ],
 )
-def test_wrong_names_are_answered_before_anything_is_fetched(
-    cache: Path, words: tuple[str, ...], hint: str
-) -> None:
+def test_wrong_names_are_answered_before_anything_is_fetched(cache, words, hint):
     with pytest.raises(BadInput, match=hint):
         run(*words)
     assert not cache.exists()
 
 
 @pytest.mark.parametrize("command", [data_commands, *data_commands.commands.values()])
-def test_help_shows_an_example_to_run(command: Any) -> None:
+def test_help_shows_an_example_to_run(command):
     assert "Example:\n" in command.help
     assert "sfumato data " in command.help
 
@@ -716,13 +700,13 @@ def test_help_shows_an_example_to_run(command: Any) -> None:
         ("census", [187_141, 12_382], [93_576, 6_186]),
     ],
 )
-def test_classes_have_the_documented_counts(name: str, train: list[int], test: list[int]) -> None:
+def test_classes_have_the_documented_counts(name, train, test):
     for split, counts in (("train", train), ("test", test)):
         assert np.bincount(load(f"{name}:{split}").labels).tolist() == counts
 
 
 @pytest.mark.network
-def test_images_have_the_means_that_everybody_normalises_them_with() -> None:
+def test_images_have_the_means_that_everybody_normalises_them_with():
     cifar, fashion = load("cifar10:train"), load("fashion-mnist:train")
     assert cifar.take(range(10)).labels.tolist() == [6, 9, 9, 4, 1, 1, 2, 7, 8, 3]
     means = cifar.images.mean((0, 2, 3)) / 255
@@ -737,21 +721,21 @@ def test_images_have_the_means_that_everybody_normalises_them_with() -> None:
 
 
 @pytest.mark.network
-def test_adult_has_the_documented_gaps() -> None:
+def test_adult_has_the_documented_gaps():
     # adult.names: 30,162 and 15,060 records if those with unknown values are removed.
     for split, whole in (("train", 30_162), ("test", 15_060)):
         assert int((~np.isnan(load(f"adult:{split}").values).any(1)).sum()) == whole
 
 
 @pytest.mark.network
-def test_credit_has_492_frauds() -> None:
+def test_credit_has_492_frauds():
     frauds = [int(np.sum(load(f"credit:{split}").labels)) for split in ("train", "test")]
     assert sum(frauds) == 492
     assert min(frauds) > 60
 
 
 @pytest.mark.network
-def test_a_plain_classifier_reads_font_digits() -> None:
+def test_a_plain_classifier_reads_font_digits():
     from sklearn.linear_model import LogisticRegression
 
     train, test = load("font-digits:train"), load("font-digits:test")
