@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from sfumato.data import Batch, Dataset, Schema
 from sfumato.errors import BadInput, CorruptArtifact
-from sfumato.privacy import BoundedSum, enforced_bound
+from sfumato.privacy import BoundedSum
 from sfumato.public import adain as adain_module
 from sfumato.public.adain import AdainCodec
 from sfumato.public.architectures import ResNet
@@ -31,6 +31,7 @@ from sfumato.public.codec import (
 from sfumato.public.icgan import IcGanCodec, InstanceGenerator, convert_ic_gan
 from sfumato.public.linear import DctCodec, PcaCodec
 from sfumato.public.resolve import codec_facts, get_codec
+from sfumato.testing import check_map
 
 GRAY, COLOUR, ODD = (1, 28, 28), (3, 32, 32), (3, 10, 6)
 
@@ -72,62 +73,44 @@ def tiny_ic_gan_files(folder, *, spectral: bool = True):
     )
     state = {k: torch.randn_like(v) * 0.3 for k, v in generator.state_dict().items()}
     state = {k: v.abs() + 0.5 if k.endswith("stored_var") else v for k, v in state.items()}
-    state["shared.weight"] = torch.randn(
-        10, 6
-    )  # the published file has a class embedding that is not used
-    if spectral:
-        for name in [
-            k for k in state if k.endswith(".weight") and "gain" not in k and "bias" not in k
-        ]:
-            if name != "shared.weight":
-                state[name.replace(".weight", ".u0")] = torch.randn(1, len(state[name]))
-                state[name.replace(".weight", ".sv0")] = torch.ones(1)
+    normed = [k for k in state if k.endswith(".weight") and "gain" not in k and "bias" not in k]
+    for name in normed if spectral else ():
+        state[name.replace(".weight", ".u0")] = torch.randn(1, len(state[name]))
+        state[name.replace(".weight", ".sv0")] = torch.ones(1)
+    # The published file has a class embedding that is not used.
+    state["shared.weight"] = torch.randn(10, 6)
     save_file({k: v.contiguous() for k, v in state.items()}, folder / "G.safetensors")
     encoder = ResNet([1, 1, 1, 1], small_stem=True)
-    save_file(
-        {f"module.{k}": v.contiguous() for k, v in encoder.state_dict().items()},
-        folder / "resnet.safetensors",
-    )
+    renamed = {f"module.{k}": v.contiguous() for k, v in encoder.state_dict().items()}
+    save_file(renamed, folder / "resnet.safetensors")
     return state
 
 
 @pytest.fixture
 def ic_gan(tmp_path):
-    tiny_ic_gan_files(tmp_path)
-    return convert_ic_gan(
-        tmp_path / "G.safetensors",
-        tmp_path / "resnet.safetensors",
-        tmp_path / "ic-gan.safetensors",
-        shape=(1, 12, 12),
-        side=16,
-    )
+    state = tiny_ic_gan_files(tmp_path)
+    names = (f"{name}.safetensors" for name in ("G", "resnet", "ic-gan"))
+    codec = convert_ic_gan(*(tmp_path / name for name in names), shape=(1, 12, 12), side=16)
+    codec.published = state
+    return codec
 
 
-def small_codecs() -> dict[str, Codec]:
-    return {
-        "dct": DctCodec(GRAY, 20),
-        "dct colour": DctCodec(ODD),
-        "pca": PcaCodec.fit(pictures(60, ODD), 10),
-        "autoencoder": AutoencoderCodec.untrained(GRAY, 16, 8, seed=0),
-        "autoencoder, odd size": AutoencoderCodec.untrained(ODD, 4, 8, seed=0),
-    }
-
-
-CODECS = small_codecs()
+CODECS: dict[str, Codec] = {
+    "dct": DctCodec(GRAY, 20),
+    "dct colour": DctCodec(ODD),
+    "pca": PcaCodec.fit(pictures(60, ODD), 10),
+    "autoencoder": AutoencoderCodec.untrained(GRAY, 16, 8, seed=0),
+    "autoencoder, odd size": AutoencoderCodec.untrained(ODD, 4, 8, seed=0),
+}
 
 
 @pytest.mark.parametrize("name", CODECS)
 def test_every_vector_is_within_the_bound_and_every_picture_within_its_range(name):
     codec = CODECS[name]
     torch.manual_seed(1)
-    pixels = torch.cat(
-        [
-            torch.rand(5, *codec.shape),
-            torch.rand(5, *codec.shape).round(),
-            torch.zeros(1, *codec.shape),
-            torch.ones(1, *codec.shape),
-        ]
-    )
+    pixels = torch.rand(12, *codec.shape)
+    pixels[5:10].round_()
+    pixels[10], pixels[11] = 0, 1
     vectors = codec.encode(pixels)
     assert vectors.shape == (12, codec.dim)
     lengths = vectors.double().norm(dim=1)
@@ -142,15 +125,15 @@ def test_every_vector_is_within_the_bound_and_every_picture_within_its_range(nam
 
 
 @pytest.mark.parametrize("name", CODECS)
-def test_no_row_depends_on_another(name):
+def test_no_row_depends_on_another_and_the_wall_can_sum_them(name):
     codec = CODECS[name]
-    pixels = torch.rand(6, *codec.shape, generator=torch.Generator().manual_seed(0))
-    whole = codec.encode(pixels)
-    assert torch.allclose(codec.encode(pixels[2:3])[0], whole[2], atol=1e-5)
+    check_map(EncodedFeatures(codec), schema(codec.shape), counts=(1, 2, 17, 65, 130))
+    pixels = torch.rand(4, *codec.shape)
+    summed = BoundedSum(EncodedFeatures(codec))
+    rows = summed.rows(Batch(pixels, None)).double() * summed.grid
+    assert torch.allclose(rows, codec.encode(pixels).double(), atol=1e-4)
     pixels[1:] = math.nan
-    spoiled = codec.encode(pixels)
-    assert torch.allclose(spoiled[0], whole[0], atol=1e-5)
-    assert torch.isnan(spoiled[1:]).any(dim=1).all()  # the wall counts such a row for nothing
+    assert torch.isnan(codec.encode(pixels)[1:]).any(dim=1).all()  # so the wall leaves it out
 
 
 @pytest.mark.parametrize("name", CODECS)
@@ -169,17 +152,6 @@ def test_a_saved_codec_gives_the_same_vectors_pictures_and_card(name, tmp_path):
     assert read_header(tmp_path / "codec.safetensors")["card"] == codec.card.to_json()
 
 
-@pytest.mark.parametrize("name", CODECS)
-def test_a_codec_is_a_map_that_the_wall_can_sum(name):
-    codec = CODECS[name]
-    phi = EncodedFeatures(codec)
-    batch = Batch(torch.rand(4, *codec.shape), None)
-    summed = BoundedSum(phi)
-    rows = summed.rows(batch).double() * summed.grid
-    assert (rows.norm(dim=1) <= enforced_bound(phi)).all()
-    assert torch.allclose(rows, codec.encode(batch.pixels()).double(), atol=1e-4)
-
-
 # -- pixels in a basis -------------------------------------------------------------------------------------------------
 
 
@@ -192,14 +164,11 @@ def test_all_frequencies_together_give_every_picture_back(shape):
     assert torch.allclose(gram, torch.eye(len(gram)), atol=1e-5)
 
 
-def test_distances_of_vectors_are_those_of_pictures():
+def test_distances_are_those_of_pictures_and_the_bound_is_reached_and_not_passed():
     codec = DctCodec((1, 8, 8), 64)
     pixels = torch.rand(2, 1, 8, 8)
     between = codec.encode(pixels).diff(dim=0).norm() * codec.radius
     assert float(between) == pytest.approx(float(pixels.diff(dim=0).norm()), rel=1e-4)
-
-
-def test_the_bound_of_frequencies_is_reached_and_not_passed():
     codec = DctCodec((1, 8, 8))
     extreme = torch.stack([torch.zeros(1, 8, 8), torch.ones(1, 8, 8)])
     assert torch.allclose(codec.encode(extreme).norm(dim=1), torch.ones(2), atol=1e-6)
@@ -260,9 +229,8 @@ def test_what_an_old_card_tells_of_unpublished_rows_is_dropped_when_it_is_read()
     assert (card.records, card.sha256) == (None, "")
     named = Card.from_json({**old, "trained_on": ["cifar10:train"]})
     assert (named.records, named.sha256) == (317, 64 * "a")
-    assert (
-        Card.from_json({**old, "trained_on": [7, None]}).records is None
-    )  # damaged, not a traceback
+    damaged = Card.from_json({**old, "trained_on": [7, None]})
+    assert damaged.records is None
     weights = Card.from_json({**old, "trained_on": ["imagenet-1k"], "records": 0})
     assert weights.sha256  # of converted weights, not of rows
 
@@ -301,19 +269,17 @@ def test_a_codec_that_is_not_there_is_named_with_a_remedy(spec, message):
 
 
 def test_misuse_is_refused_with_a_reason(tmp_path):
-    with pytest.raises(BadInput, match="fitted on public data"):
-        get_codec("pca:4", schema(GRAY))
-    with pytest.raises(BadInput, match="of that shape"):
-        get_codec("pca:4", schema(GRAY), public=pictures(50, ODD))
-    with pytest.raises(BadInput, match="fewer components"):
-        get_codec("pca:40", schema(ODD), public=pictures(30, ODD))
-    with pytest.raises(BadInput, match="at least 24 pixels"):
-        get_codec("adain", schema((1, 8, 8)))
-    DctCodec(GRAY).save(tmp_path / "dct.safetensors")
-    with pytest.raises(BadInput, match="pretrain one of that shape"):
-        get_codec(str(tmp_path / "dct.safetensors"), schema(COLOUR))
-    with pytest.raises(BadInput, match="not pca"):
-        get_codec(f"pca:{tmp_path / 'dct.safetensors'}", schema(GRAY))
+    path = DctCodec(GRAY).save(tmp_path / "dct.safetensors")
+    for spec, shape, public, words in (
+        ("pca:4", GRAY, None, "fitted on public data"),
+        ("pca:4", GRAY, pictures(50, ODD), "of that shape"),
+        ("pca:40", ODD, pictures(30, ODD), "fewer components"),
+        ("adain", (1, 8, 8), None, "at least 24 pixels"),
+        (str(path), COLOUR, None, "pretrain one of that shape"),
+        (f"pca:{path}", GRAY, None, "not pca"),
+    ):
+        with pytest.raises(BadInput, match=words):
+            get_codec(spec, schema(shape), public=public)
     with pytest.raises(BadInput, match="resize them"):
         DctCodec(GRAY).encode(torch.rand(2, *COLOUR))
     with pytest.raises(BadInput, match="decodes vectors of 64"):
@@ -323,15 +289,14 @@ def test_misuse_is_refused_with_a_reason(tmp_path):
 def test_a_damaged_or_foreign_file_is_refused(tmp_path):
     path = PcaCodec.fit(pictures(60, ODD), 5).save(tmp_path / "codec.safetensors")
     content = path.read_bytes()
-    path.write_bytes(content[: len(content) // 2])
-    with pytest.raises(CorruptArtifact):
-        load_codec(path)
-    path.write_bytes(content.replace(b'\\"dim\\": 5', b'\\"dim\\": 6'))
-    with pytest.raises(CorruptArtifact, match="does not fit"):
-        load_codec(path)
-    path.write_bytes(content.replace(b'\\"kind\\": \\"pca\\"', b'\\"kind\\": \\"pcx\\"'))
-    with pytest.raises(CorruptArtifact, match="does not know"):
-        load_codec(path)
+    for damaged, words in (
+        (content[: len(content) // 2], None),
+        (content.replace(b'\\"dim\\": 5', b'\\"dim\\": 6'), "does not fit"),
+        (content.replace(b'\\"kind\\": \\"pca\\"', b'\\"kind\\": \\"pcx\\"'), "does not know"),
+    ):
+        path.write_bytes(damaged)
+        with pytest.raises(CorruptArtifact, match=words):
+            load_codec(path)
     save_file({"x": torch.zeros(1)}, path)
     with pytest.raises(BadInput, match="holds no codec"):
         load_codec(path)
@@ -398,42 +363,27 @@ def test_the_noise_of_an_ic_gan_is_the_callers(ic_gan):
     assert torch.equal(ic_gan.decode(vectors), ic_gan.decode(vectors))
 
 
-def test_spectral_norms_are_divided_out_as_the_generator_would(tmp_path):
-    state = tiny_ic_gan_files(tmp_path)
-    codec = convert_ic_gan(
-        tmp_path / "G.safetensors",
-        tmp_path / "resnet.safetensors",
-        tmp_path / "x.safetensors",
-        shape=(3, 16, 16),
-        side=16,
-    )
-    weight, u = state["linear.weight"], state["linear.u0"]
+def test_spectral_norms_are_divided_out_as_the_generator_would(ic_gan):
+    weight, u = ic_gan.published["linear.weight"], ic_gan.published["linear.u0"]
     v = u @ weight / (u @ weight).norm()
     sigma = (weight @ v.T).norm()
-    assert torch.allclose(codec.generator.linear.weight, weight / sigma, rtol=1e-4)
+    assert torch.allclose(ic_gan.generator.linear.weight, weight / sigma, rtol=1e-4)
 
 
 def test_an_ic_gan_that_does_not_fit_is_refused(tmp_path):
     state = tiny_ic_gan_files(tmp_path, spectral=False)
-    files = {
-        "encoder": tmp_path / "resnet.safetensors",
-        "out": tmp_path / "x",
-        "shape": (3, 16, 16),
-    }
-    with pytest.raises(BadInput, match="not the state"):
-        convert_ic_gan(tmp_path / "resnet.safetensors", **files)
-    by_class = dict(state)
-    for name in [
-        k
-        for k in state
-        if ".gain.weight" in k or k.endswith(("bn1.bias.weight", "bn2.bias.weight"))
-    ]:
-        by_class[name] = torch.randn(len(state[name]), state[name].shape[1] + 6)
-    save_file(by_class, tmp_path / "cc.safetensors")
-    with pytest.raises(BadInput, match="class as well"):
-        convert_ic_gan(tmp_path / "cc.safetensors", **files)
-    with pytest.raises(BadInput, match="no file"):
-        convert_ic_gan(tmp_path / "nowhere.pth", **files)
+    encoder = tmp_path / "resnet.safetensors"
+    wider = (".gain.weight", "bn1.bias.weight", "bn2.bias.weight")
+    for name in [k for k in state if k.endswith(wider)]:
+        state[name] = torch.randn(len(state[name]), state[name].shape[1] + 6)
+    save_file(state, tmp_path / "by-class.safetensors")
+    for generator, words in (
+        ("resnet.safetensors", "not the state"),
+        ("by-class.safetensors", "class as well"),
+        ("nowhere.pth", "no file"),
+    ):
+        with pytest.raises(BadInput, match=words):
+            convert_ic_gan(tmp_path / generator, encoder, tmp_path / "x", shape=(3, 16, 16))
 
 
 def test_a_card_survives_its_json():

@@ -10,7 +10,6 @@ import socket
 import struct
 import tracemalloc
 import zipfile
-import zlib
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ import pytest
 from click.testing import CliRunner
 from PIL import Image
 
+from data import png
 from sfumato.cli.main import app
 from sfumato.data import Dataset, Schema, load, schema_of
 from sfumato.data.folders import MOST_PIXELS, decode
@@ -41,12 +41,12 @@ MIB = 1 << 20
     ],
     ids=lambda spec: repr(spec)[:20],
 )
-def test_what_is_no_path_gets_a_sentence(opener: Any, spec: Any) -> None:
+def test_what_is_no_path_gets_a_sentence(opener, spec):
     with pytest.raises(BadInput, match=r"^[^\n]*\.$"):
         opener(spec)
 
 
-def test_the_command_line_says_so_too(tmp_path: Path) -> None:
+def test_the_command_line_says_so_too(tmp_path):
     np.savez(tmp_path / "x.npz", images=np.zeros((4, 4, 4), np.uint8))
     plan = ["plan", "mixture", "--epsilon", "1", "--delta", "1e-5", "--data"]
     (tmp_path / "deep.json").write_text("[" * 100_000)
@@ -63,9 +63,7 @@ def test_the_command_line_says_so_too(tmp_path: Path) -> None:
         assert "Traceback" not in result.output
 
 
-def test_what_is_neither_file_nor_folder_is_not_waited_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_neither_file_nor_folder_is_not_waited_for(tmp_path, monkeypatch):
     os.mkfifo(tmp_path / "pipe.csv")
     with socket.socket(socket.AF_UNIX) as plug:
         monkeypatch.chdir(tmp_path)  # the path of a socket may not be long
@@ -79,7 +77,7 @@ def test_what_is_neither_file_nor_folder_is_not_waited_for(
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read anything")
-def test_what_may_not_be_read_is_named(tmp_path: Path) -> None:
+def test_what_may_not_be_read_is_named(tmp_path):
     for name in ("x.npz", "x.csv", "x.parquet"):
         (tmp_path / name).write_bytes(b"")
         (tmp_path / name).chmod(0)
@@ -96,7 +94,7 @@ def class_folders(root: Path) -> None:
         Image.new("L", (4, 4)).save(root / name / "0.png")
 
 
-def test_a_link_that_would_count_a_picture_twice_is_refused(tmp_path: Path) -> None:
+def test_a_link_that_would_count_a_picture_twice_is_refused(tmp_path):
     class_folders(tmp_path)
     for link, target in (
         ("a/again", tmp_path / "b"),
@@ -118,7 +116,7 @@ def test_a_link_that_would_count_a_picture_twice_is_refused(tmp_path: Path) -> N
         load(flat, image_size=4, schema=Schema(kind="images", shape=(1, 4, 4)))
 
 
-def test_a_loop_of_links_is_named(tmp_path: Path) -> None:
+def test_a_loop_of_links_is_named(tmp_path):
     class_folders(tmp_path)
     (tmp_path / "a" / "loop").symlink_to("loop")
     with pytest.raises(BadInput, match="loop"):
@@ -127,7 +125,7 @@ def test_a_loop_of_links_is_named(tmp_path: Path) -> None:
         load(tmp_path / "a" / "loop")
 
 
-def test_pictures_kept_elsewhere_and_linked_once_are_read(tmp_path: Path) -> None:
+def test_pictures_kept_elsewhere_and_linked_once_are_read(tmp_path):
     store, data = tmp_path / "store", tmp_path / "data"
     store.mkdir()
     class_folders(store)
@@ -181,52 +179,44 @@ HUGE = 64 * MIB
     "members",
     [
         {"images": b"\x93NUMPY\x02\0" + struct.pack("<I", HUGE) + b" " * HUGE},
-        {
-            "images": IMAGES,
-            "labels": npy(np.zeros(2, int)),
-            "classes": npy(np.zeros(HUGE, np.uint8)),
-        },
-        {"images": IMAGES, "classes": npy(np.array(["x" * (HUGE // 4)]))},
-        {"images": IMAGES, "value_range": npy(np.zeros(HUGE // 8))},
+        {"labels": npy(np.zeros(2, int)), "classes": npy(np.zeros(HUGE, np.uint8))},
+        {"classes": npy(np.array(["x" * (HUGE // 4)]))},
+        {"value_range": npy(np.zeros(HUGE // 8))},
         {"images": npy(np.zeros((1, 8192, 8192), np.uint8))},
     ],
     ids=["header", "names", "name", "range", "row"],
 )
-def test_a_small_npz_does_not_unpack_to_much(tmp_path: Path, members: dict[str, bytes]) -> None:
-    path = npz(tmp_path / "x.npz", members)
+def test_a_small_npz_does_not_unpack_to_much(tmp_path, members):
+    path = npz(tmp_path / "x.npz", {"images": IMAGES} | members)
     assert path.stat().st_size < MIB
     classes = 2 if "labels" in members else None
     assert peak(lambda: load(path, classes=classes)) < 4 * MIB
 
 
+BYTES = "{'descr': '|u1', 'fortran_order': False, 'shape': "
+OTHER = "{'descr': %s, 'fortran_order': False, 'shape': %s}\n"
+
+
 @pytest.mark.parametrize(
     "text",
     [
-        "{'descr': '|u1', 'fortran_order': False, 'shape': (2, 3, 3), ",
-        "{'descr': '|u1', 'fortran_order': False, 'shape': (2, 3, 3",
-        "{'descr': '|u1', 'fortran_order': False, 'shape': (-2, 3, 3)}\n",
-        "{'descr': '|u1', 'fortran_order': False, 'shape': (10000000000000, 3, 3)}\n",
-        "{'descr': '|u1', 'fortran_order': False, 'shape': (True, 3, 3)}\n",
-        "{'descr': '|O', 'fortran_order': False, 'shape': (2, 3, 3)}\n",
-        "{'descr': '|V9', 'fortran_order': False, 'shape': (2,)}\n",
-        "{'descr': [('a', '|u1')], 'fortran_order': False, 'shape': (18,)}\n",
-        "{'descr': 'nonsense', 'fortran_order': False, 'shape': (2, 3, 3)}\n",
-        "(" * 9000,
-        "'" * 3,
-        "\0" * 40,
-        "",
+        *(BYTES + "(2, 3, 3), ", BYTES + "(2, 3, 3", BYTES + "(-2, 3, 3)}\n"),
+        *(BYTES + "(10000000000000, 3, 3)}\n", BYTES + "(True, 3, 3)}\n"),
+        *(OTHER % (kind, "(2, 3, 3)") for kind in ("'|O'", "'nonsense'")),
+        *(OTHER % ("'|V9'", "(2,)"), OTHER % ("[('a', '|u1')]", "(18,)")),
+        *("(" * 9000, "'" * 3, "\0" * 40, ""),
     ],
     ids=lambda text: text[40:60],
 )
 @pytest.mark.parametrize("version", [1, 2, 3])
-def test_a_bad_npy_header_is_a_sentence(tmp_path: Path, text: str, version: int) -> None:
+def test_a_bad_npy_header_is_a_sentence(tmp_path, text, version):
     for packing in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
         path = npz(tmp_path / "x.npz", {"images": header(text, version) + bytes(18)}, packing)
         with pytest.raises(BadInput, match=r"^[^\n]*\.$"):
             list(load(path).batches(2))
 
 
-def test_other_packings_and_locked_archives_are_refused(tmp_path: Path) -> None:
+def test_other_packings_and_locked_archives_are_refused(tmp_path):
     for packing in (zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA):
         with pytest.raises(BadInput, match="savez_compressed"):
             load(npz(tmp_path / "x.npz", {"images": IMAGES}, packing))
@@ -238,30 +228,22 @@ def test_other_packings_and_locked_archives_are_refused(tmp_path: Path) -> None:
         load(tmp_path / "x.npz")
 
 
-def test_a_picture_is_measured_before_it_is_decoded(tmp_path: Path) -> None:
+def test_a_picture_is_measured_before_it_is_decoded(tmp_path):
     side = int(MOST_PIXELS**0.5) + 1
-
-    def chunk(tag: bytes, data: bytes) -> bytes:
-        return struct.pack(">I", len(data)) + tag + data + struct.pack(">I", zlib.crc32(tag + data))
-
-    head = struct.pack(">IIBBBBB", side, side, 8, 0, 0, 0, 0)
-    packed = zlib.compress(bytes(side * (side + 1)), 1)
     file = tmp_path / "x.png"
-    file.write_bytes(
-        b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", packed) + chunk(b"IEND", b"")
-    )
+    file.write_bytes(png(side, 8, 0, bytes(side * (side + 1))))
     assert peak(lambda: decode(str(file), (1, 8, 8))) < 4 * MIB
     with pytest.raises(BadInput, match="pixels by its header"):
         decode(str(file), (1, 8, 8))
 
 
-def test_other_kinds_of_file_under_a_picture_s_name_are_not_tried(tmp_path: Path) -> None:
+def test_other_kinds_of_file_under_a_picture_s_name_are_not_tried(tmp_path):
     Image.new("RGB", (4, 4)).save(tmp_path / "x.png", "ICO")
     with pytest.raises(BadInput, match=r"x\.png"):
         decode(str(tmp_path / "x.png"), (1, 4, 4))
 
 
-def test_a_line_without_an_end_is_refused_in_little_memory(tmp_path: Path) -> None:
+def test_a_line_without_an_end_is_refused_in_little_memory(tmp_path):
     path = tmp_path / "x.csv"
     path.write_bytes(b"pixel_0\n1\n" + b"7" * HUGE)
     schema = Schema(kind="images", shape=(1, 1, 1))
@@ -271,15 +253,13 @@ def test_a_line_without_an_end_is_refused_in_little_memory(tmp_path: Path) -> No
     assert peak(lambda: load(path, schema=schema)) < 64 * MIB
 
 
-def test_public_facts_that_would_exhaust_the_memory_are_refused() -> None:
+def test_public_facts_that_would_exhaust_the_memory_are_refused():
+    column = {"name": "a", "kind": "numerical", "low": 0, "high": 10**400}
     for facts in (
         {"kind": "images", "shape": [1, 2**20, 2**20]},
         {"kind": "images", "shape": [3, 10**400, 1]},
         {"kind": "images", "shape": [1, 2, 2], "value_range": [0, 10**400]},
-        {
-            "kind": "table",
-            "columns": [{"name": "a", "kind": "numerical", "low": 0, "high": 10**400}],
-        },
+        {"kind": "table", "columns": [column]},
     ):
         with pytest.raises(BadInput, match=r"^[^\n]*\.$"):
             Schema.from_json(facts)
@@ -290,14 +270,14 @@ def test_public_facts_that_would_exhaust_the_memory_are_refused() -> None:
 # -------------------------------------------------------------------------------------------- damage
 
 
-def test_every_sound_file_is_read(tmp_path: Path) -> None:
+def test_every_sound_file_is_read(tmp_path):
     for index, (name, data) in enumerate(sound_files().items()):
         folder = tmp_path / str(index)
         folder.mkdir()
         assert read_whole(folder, name, data) > 0
 
 
-def test_the_damage_is_the_same_every_time() -> None:
+def test_the_damage_is_the_same_every_time():
     data = sound_files()["stored.npz"]
     assert sound_files()["stored.npz"] == data
     for kind in CORRUPTIONS:
@@ -306,14 +286,14 @@ def test_the_damage_is_the_same_every_time() -> None:
         assert any(damaged != data for damaged in first)
 
 
-def test_three_hundred_damaged_files_end_in_records_or_a_sentence(tmp_path: Path) -> None:
+def test_three_hundred_damaged_files_end_in_records_or_a_sentence(tmp_path):
     ends = fuzz_files(tmp_path, 325, seed=12)
     assert ends.total() == 325
     assert ends["BadInput"] > 100
     assert ends["records"] > 20
 
 
-def test_a_schema_that_is_damaged_ends_in_a_sentence(tmp_path: Path) -> None:
+def test_a_schema_that_is_damaged_ends_in_a_sentence(tmp_path):
     sound = json.dumps(
         Schema(kind="images", shape=(1, 2, 2), value_range=(0, 1)).to_json()
     ).encode()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import os
 import pickle
@@ -11,7 +10,6 @@ import tracemalloc
 import zipfile
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,26 +19,21 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from PIL import Image
-from sklearn.datasets import load_digits
 
+from data import digits, write_idx
 from sfumato.data import Column, Dataset, Schema, load, schema_of
 from sfumato.data.folders import FolderSource
+from sfumato.data.sources import ArraySource
 from sfumato.errors import BadInput
 
 RNG = np.random.default_rng(0)
 MIB = 1 << 20
 
 
-def digits(n: int = 60) -> Dataset:
-    raw = load_digits()
-    images = np.rint(raw.images[:n] * (255 / 16)).astype(np.uint8)
-    return Dataset.from_arrays(images, raw.target[:n], classes=10, name="digits")
-
-
 def same(a: Dataset, b: Dataset) -> bool:
     if a.schema != b.schema or len(a) != len(b):
         return False
-    labels = (a.labels is None and b.labels is None) or np.array_equal(a.labels, b.labels)  # type: ignore[arg-type]
+    labels = (a.labels is None and b.labels is None) or np.array_equal(a.labels, b.labels)
     return labels and np.array_equal(a.values, b.values, equal_nan=a.values.dtype != np.uint8)
 
 
@@ -105,89 +98,73 @@ quick = settings(
 )
 
 
-@given(data=image_sets())
-@quick
-def test_images_come_back_from_npz_bit_for_bit(tmp_path: Path, data: Dataset) -> None:
-    assert same(load(data.save(tmp_path / "x.npz")), data)
+@given(data=image_sets(), suffix=st.sampled_from([".npz", ".parquet"]))
+@settings(parent=quick, max_examples=50)
+def test_images_come_back_bit_for_bit(tmp_path, data, suffix):
+    assert same(load(data.save(tmp_path / f"{suffix[1:]}{suffix}")), data)
 
 
 @given(data=image_sets())
 @quick
-def test_images_come_back_from_parquet_bit_for_bit(tmp_path: Path, data: Dataset) -> None:
-    assert same(load(data.save(tmp_path / "x.parquet")), data)
-
-
-@given(data=image_sets())
-@quick
-def test_images_come_back_from_csv_in_eight_bits(tmp_path: Path, data: Dataset) -> None:
-    back = load(data.save(tmp_path / "x.csv"))
-    assert back.images.dtype == np.uint8
-    scale = 1 if data.images.dtype == np.uint8 else 255
-    assert np.array_equal(back.images, np.rint(data.images * np.float32(scale)))
-    assert back.schema == replace(data.schema, value_range=None)
-
-
-@given(data=image_sets())
-@quick
-def test_images_come_back_from_a_folder_up_to_order(tmp_path: Path, data: Dataset) -> None:
+def test_images_come_back_from_csv_and_folders_in_eight_bits(tmp_path, data):
     shutil.rmtree(tmp_path / "x", ignore_errors=True)
-    back = load(data.save(tmp_path / "x"))
-    assert back.schema == replace(data.schema, value_range=None)
-    if data.images.dtype == np.uint8:
-        assert by_content(back) == by_content(data)
-    else:
-        assert len(back) == len(data)
-        assert back.images.sum() == np.rint(data.images * np.float32(255)).sum()
+    table, folder = load(data.save(tmp_path / "x.csv")), load(data.save(tmp_path / "x"))
+    scale = np.float32(1 if data.images.dtype == np.uint8 else 255)
+    expected = Dataset(
+        ArraySource(np.rint(data.images * scale).astype(np.uint8), data.labels),
+        replace(data.schema, value_range=None),
+        "in eight bits",
+    )
+    assert same(table, expected)
+    assert folder.schema == expected.schema
+    assert by_content(folder) == by_content(expected)  # up to order
 
 
 @given(data=tables(), suffix=st.sampled_from([".csv", ".parquet"]))
 @settings(parent=quick, max_examples=60)
-def test_tables_come_back_from_csv_and_parquet(tmp_path: Path, data: Dataset, suffix: str) -> None:
+def test_tables_come_back_from_csv_and_parquet(tmp_path, data, suffix):
     assert same(load(data.save(tmp_path / f"t{suffix}")), data)
 
 
-def test_the_same_data_gives_the_same_npz_bytes(tmp_path: Path) -> None:
-    a = digits().save(tmp_path / "a.npz").read_bytes()
-    assert digits().save(tmp_path / "b.npz").read_bytes() == a
-
-
-def test_numpy_reads_what_we_write(tmp_path: Path) -> None:
-    data = digits()
-    with np.load(data.save(tmp_path / "x.npz"), allow_pickle=False) as archive:
+def test_numpy_reads_what_we_write_and_the_same_data_give_the_same_bytes(tmp_path):
+    data = digits(60)
+    path = data.save(tmp_path / "x.npz")
+    with np.load(path, allow_pickle=False) as archive:
         assert set(archive) == {"images", "labels", "classes"}
         assert np.array_equal(archive["images"], data.images)
         assert archive["classes"].tolist() == list(data.schema.classes)
+    assert digits(60).save(tmp_path / "y.npz").read_bytes() == path.read_bytes()
 
 
 @pytest.mark.parametrize("writer", [np.savez, np.savez_compressed])
-def test_we_read_what_numpy_writes(tmp_path: Path, writer: Any) -> None:
-    data = digits()
+def test_we_read_what_numpy_writes(tmp_path, writer):
+    data = digits(60)
     path = tmp_path / "x.npz"
-    writer(path, images=data.images[:, 0] / 255.0, labels=data.labels.astype(np.uint8))  # type: ignore[union-attr]
+    writer(path, images=data.images[:, 0] / 255.0, labels=data.labels.astype(np.uint8))
     with pytest.raises(BadInput, match="--range 0 1"):
         load(path, classes=10)
     back = load(path, classes=10, value_range=(0, 1))
     assert back.values.dtype == np.float32
     assert np.allclose(back.images * 255, data.images, atol=1e-4)
-    assert np.array_equal(back.labels, data.labels)  # type: ignore[arg-type]
+    assert np.array_equal(back.labels, data.labels)
     taken = back.take(np.array([59, 0, 59]))
     assert np.allclose(taken.values.numpy(), back.images[[59, 0, 59]])
     assert schema_of(path, classes=10, value_range=(0, 1)) == (back.schema, 60)
 
 
-def test_stored_npz_is_mapped_without_copy_and_cannot_change_the_file(tmp_path: Path) -> None:
-    path = digits().save(tmp_path / "x.npz")
+def test_stored_npz_is_mapped_without_copy_and_cannot_change_the_file(tmp_path):
+    path = digits(60).save(tmp_path / "x.npz")
     before = path.read_bytes()
     data = load(path)
     assert data.random_access
     batch = next(data.batches(60))
-    assert isinstance(data._source.values, np.memmap)  # type: ignore[attr-defined]
+    assert isinstance(data._source.values, np.memmap)
     assert np.shares_memory(batch.values.numpy(), data.images)
     batch.values.zero_()
     assert path.read_bytes() == before
 
 
-def test_a_mapped_dataset_travels_to_another_process_as_a_path(tmp_path: Path) -> None:
+def test_a_mapped_dataset_travels_to_another_process_as_a_path(tmp_path):
     images = RNG.integers(0, 256, (2000, 32, 32), dtype=np.uint8)
     data = load(Dataset.from_arrays(images).save(tmp_path / "x.npz"))
     parcel = pickle.dumps(data)
@@ -195,22 +172,15 @@ def test_a_mapped_dataset_travels_to_another_process_as_a_path(tmp_path: Path) -
     assert np.array_equal(pickle.loads(parcel).images[:, 0], images)  # noqa: S301
 
 
-def write_idx(path: Path, array: np.ndarray, *, packed: bool) -> None:
-    header = bytes([0, 0, 8, array.ndim]) + np.array(array.shape, ">u4").tobytes()
-    raw = header + array.astype(np.uint8).tobytes()
-    path.write_bytes(gzip.compress(raw) if packed else raw)
-
-
-@pytest.mark.parametrize("packed", [False, True])
-def test_idx_pairs_are_read_plain_and_packed(tmp_path: Path, packed: bool) -> None:
-    data = digits()
-    end = ".gz" if packed else ""
+@pytest.mark.parametrize("end", ["", ".gz"])
+def test_idx_pairs_are_read_plain_and_packed(tmp_path, end):
+    data = digits(60)
     path = tmp_path / f"train-images-idx3-ubyte{end}"
-    write_idx(path, data.images[:, 0], packed=packed)
-    write_idx(tmp_path / f"train-labels-idx1-ubyte{end}", data.labels, packed=packed)  # type: ignore[arg-type]
+    write_idx(path, data.images[:, 0])
+    write_idx(tmp_path / f"train-labels-idx1-ubyte{end}", data.labels)
     back = load(path, classes=10)
     assert same(back, data)
-    assert back.random_access is not packed
+    assert back.random_access is not bool(end)
     with pytest.raises(BadInput, match="classes"):
         load(path)
     path.write_bytes(path.read_bytes()[:-40])
@@ -221,7 +191,7 @@ def test_idx_pairs_are_read_plain_and_packed(tmp_path: Path, packed: bool) -> No
 # ---------------------------------------------------------------------------------------- folders
 
 
-def test_a_plain_class_folder_needs_only_an_image_size(tmp_path: Path) -> None:
+def test_a_plain_class_folder_needs_only_an_image_size(tmp_path):
     for name in ("cat", "dog"):
         (tmp_path / name).mkdir()
         for index in range(3):
@@ -241,20 +211,20 @@ def test_a_plain_class_folder_needs_only_an_image_size(tmp_path: Path) -> None:
     assert data.take(np.array([5, 0])).values[:, 0, 0, 0].tolist() == [180, 0]
 
 
-def test_the_classes_of_a_folder_are_sorted_as_people_count(tmp_path: Path) -> None:
+def test_the_classes_of_a_folder_are_sorted_as_people_count(tmp_path):
     for name in ("10", "9", "0"):
         (tmp_path / name).mkdir()
         Image.new("L", (2, 2)).save(tmp_path / name / "a.png")
-    assert load(tmp_path, image_size=2).schema.classes == ("0", "9", "10")
-    assert load(tmp_path, image_size=2, classes=3).schema.classes == ("0", "9", "10")
+    for classes in (None, 3):
+        found = load(tmp_path, image_size=2, classes=classes)
+        assert found.schema.classes == ("0", "9", "10")
     assert load(tmp_path, image_size=2, classes=["9", "10", "0", "1"]).schema.n_classes == 4
-    with pytest.raises(BadInput, match="classes"):
-        load(tmp_path, image_size=2, classes=["9", "10"])
-    with pytest.raises(BadInput, match="classes"):
-        load(tmp_path, image_size=2, classes=4)
+    for classes in (["9", "10"], 4):
+        with pytest.raises(BadInput, match="classes"):
+            load(tmp_path, image_size=2, classes=classes)
 
 
-def test_every_kind_of_picture_becomes_gray_or_rgb_bytes(tmp_path: Path) -> None:
+def test_every_kind_of_picture_becomes_gray_or_rgb_bytes(tmp_path):
     Image.new("RGBA", (4, 4), (255, 0, 0, 0)).save(tmp_path / "a_clear.png")
     Image.fromarray(np.full((4, 4), 0x8000, np.uint16)).save(tmp_path / "b_deep.png")
     Image.new("1", (4, 4), 1).save(tmp_path / "c_bits.png")
@@ -271,7 +241,7 @@ def test_every_kind_of_picture_becomes_gray_or_rgb_bytes(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("threads", [1, 5])
-def test_decoding_in_threads_keeps_the_order(tmp_path: Path, threads: int) -> None:
+def test_decoding_in_threads_keeps_the_order(tmp_path, threads):
     schema = Schema(kind="images", shape=(1, 3, 3))
     for index in range(200):
         Image.new("L", (3, 3), index).save(tmp_path / f"{index:03d}.png")
@@ -283,11 +253,11 @@ def test_decoding_in_threads_keeps_the_order(tmp_path: Path, threads: int) -> No
     assert source.take(order)[0][:, 0, 0, 0].tolist() == order.tolist()
     half = source.blocks(10)
     next(half)
-    half.close()  # type: ignore[attr-defined]
+    half.close()
 
 
-def test_a_damaged_picture_is_named(tmp_path: Path) -> None:
-    folder = digits().save(tmp_path / "x")
+def test_a_damaged_picture_is_named(tmp_path):
+    folder = digits(60).save(tmp_path / "x")
     victim = next((folder / "3").iterdir())
     whole = victim.read_bytes()
     for broken in (whole[: len(whole) // 2], b"", b"no picture"):
@@ -298,8 +268,8 @@ def test_a_damaged_picture_is_named(tmp_path: Path) -> None:
             load(folder).take(np.arange(60))
 
 
-def test_folders_that_contradict_their_schema_are_refused(tmp_path: Path) -> None:
-    folder = digits().save(tmp_path / "x")
+def test_folders_that_contradict_their_schema_are_refused(tmp_path):
+    folder = digits(60).save(tmp_path / "x")
     (folder / "eleven").mkdir()
     with pytest.raises(BadInput, match="eleven"):
         load(folder)
@@ -311,12 +281,10 @@ def test_folders_that_contradict_their_schema_are_refused(tmp_path: Path) -> Non
     stray.unlink()
     shutil.rmtree(folder / "7")
     assert load(folder).schema.n_classes == 10, "a class may have no pictures"
-    (folder / "schema.json").write_text("{")
-    with pytest.raises(BadInput, match=r"schema\.json"):
-        load(folder)
-    (folder / "schema.json").write_text('{"kind": "images", "shape": [1, 8]}')
-    with pytest.raises(BadInput, match=r"schema\.json"):
-        load(folder)
+    for text in ("{", '{"kind": "images", "shape": [1, 8]}'):
+        (folder / "schema.json").write_text(text)
+        with pytest.raises(BadInput, match=r"schema\.json"):
+            load(folder)
     (tmp_path / "empty").mkdir()
     with pytest.raises(BadInput, match="no pictures"):
         load(tmp_path / "empty", image_size=8)
@@ -335,7 +303,7 @@ SCHEMA = Schema(
 )
 
 
-def test_a_csv_as_it_comes_is_read_by_its_schema(tmp_path: Path) -> None:
+def test_a_csv_as_it_comes_is_read_by_its_schema(tmp_path):
     path = tmp_path / "adult.csv"
     path.write_text("id,sex,age,income\n1, Male,39, <=50K\n2,?,50,>50K\n3,Female,,unheard of\n")
     with pytest.raises(BadInput, match=r"adult\.schema\.json"):
@@ -348,13 +316,13 @@ def test_a_csv_as_it_comes_is_read_by_its_schema(tmp_path: Path) -> None:
     assert np.array_equal(data.values, expected, equal_nan=True)
     assert data.labels is not None
     assert data.labels.tolist() == [0, 1, -1]
-    assert data.take(np.array([2, 0])).labels.tolist() == [-1, 0]  # type: ignore[union-attr]
+    assert data.take(np.array([2, 0])).labels.tolist() == [-1, 0]
     with pytest.raises(BadInput):
         data.check()
     assert data.torch()[1][1] == 1
 
 
-def test_a_cell_that_is_no_number_is_named_by_column_and_never_quoted(tmp_path: Path) -> None:
+def test_a_cell_that_is_no_number_is_named_by_column_and_never_quoted(tmp_path):
     path = tmp_path / "t.csv"
     path.write_text("sex,junk,age,income\nMale,x,39,<=50K\nMale,x,secret-cell,<=50K\n")
     with pytest.raises(BadInput) as caught:
@@ -365,21 +333,16 @@ def test_a_cell_that_is_no_number_is_named_by_column_and_never_quoted(tmp_path: 
     assert "True" in whole_story
 
 
-def test_tables_with_absent_columns_or_damage_are_refused(tmp_path: Path) -> None:
+def test_tables_with_absent_columns_or_damage_are_refused(tmp_path):
     path = tmp_path / "t.csv"
     for text in ("", "age,sex\n1,Male\n", "\n\n"):
         path.write_text(text)
         with pytest.raises(BadInput, match="income"):
             load(path, schema=SCHEMA)
-    path.write_text("age,sex,income\n1,Male\n")
-    with pytest.raises(BadInput):
-        list(load(path, schema=SCHEMA).batches(10))
-    path.write_text("age,sex,income\n")
-    with pytest.raises(BadInput, match="no rows"):
-        _ = load(path, schema=SCHEMA).values
-    path.write_bytes(b"age,sex,income\n1,\xff\xfe,\xff\n")
-    with pytest.raises(BadInput):
-        list(load(path, schema=SCHEMA).batches(10))
+    for line, words in ((b"1,Male\n", None), (b"", "no rows"), (b"1,\xff\xfe,\xff\n", None)):
+        path.write_bytes(b"age,sex,income\n" + line)
+        with pytest.raises(BadInput, match=words):
+            _ = load(path, schema=SCHEMA).values
     rows = {"age": [1.0, 2.0], "sex": ["Male", "Female"], "income": [">50K", ">50K"]}
     good = Dataset.from_table(rows, SCHEMA).save(tmp_path / "p.parquet")
     assert schema_of(good) == (SCHEMA, 2)
@@ -389,7 +352,7 @@ def test_tables_with_absent_columns_or_damage_are_refused(tmp_path: Path) -> Non
         load(good)
 
 
-def test_pixels_in_a_csv_must_be_bytes(tmp_path: Path) -> None:
+def test_pixels_in_a_csv_must_be_bytes(tmp_path):
     path = tmp_path / "x.csv"
     schema = Schema(kind="images", shape=(1, 1, 2))
     for cell in ("256", "-1", "0.5", ""):
@@ -398,7 +361,7 @@ def test_pixels_in_a_csv_must_be_bytes(tmp_path: Path) -> None:
             list(load(path, schema=schema).batches(4))
 
 
-def test_check_finds_what_streaming_lets_through(tmp_path: Path) -> None:
+def test_check_finds_what_streaming_lets_through(tmp_path):
     path = tmp_path / "t.csv"
     for row in ("500,Male,>50K", ",Male,>50K", "inf,Male,>50K", "5,Male,odd"):
         path.write_text(f"age,sex,income\n5,Male,>50K\n{row}\n")
@@ -417,9 +380,9 @@ def test_check_finds_what_streaming_lets_through(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("compressed", [False, True])
-def test_a_truncated_npz_is_refused(tmp_path: Path, compressed: bool) -> None:
+def test_a_truncated_npz_is_refused(tmp_path, compressed):
     path = tmp_path / "x.npz"
-    (np.savez_compressed if compressed else np.savez)(path, images=digits().images)
+    (np.savez_compressed if compressed else np.savez)(path, images=digits(60).images)
     whole = path.read_bytes()
     for keep in (0, 10, len(whole) // 2, len(whole) - 1):
         path.write_bytes(whole[:keep])
@@ -427,7 +390,7 @@ def test_a_truncated_npz_is_refused(tmp_path: Path, compressed: bool) -> None:
             load(path)
 
 
-def test_a_rotten_compressed_npz_is_refused_while_reading(tmp_path: Path) -> None:
+def test_a_rotten_compressed_npz_is_refused_while_reading(tmp_path):
     path = tmp_path / "x.npz"
     np.savez_compressed(path, images=RNG.integers(0, 9, (500, 9, 9), dtype=np.uint8))
     raw = bytearray(path.read_bytes())
@@ -450,13 +413,13 @@ def test_a_rotten_compressed_npz_is_refused_while_reading(tmp_path: Path) -> Non
         {"images": np.array([{}, []], dtype=object)},
     ],
 )
-def test_an_npz_of_other_things_is_refused(tmp_path: Path, arrays: dict[str, Any]) -> None:
+def test_an_npz_of_other_things_is_refused(tmp_path, arrays):
     np.savez(tmp_path / "x.npz", **arrays)
     with pytest.raises(BadInput):
         load(tmp_path / "x.npz", classes=2 if "labels" in arrays else None)
 
 
-def test_labels_outside_the_classes_become_minus_one(tmp_path: Path) -> None:
+def test_labels_outside_the_classes_become_minus_one(tmp_path):
     np.savez(tmp_path / "x.npz", images=np.zeros((3, 2, 2), np.uint8), labels=np.array([0, 7, -5]))
     data = load(tmp_path / "x.npz", classes=2)
     assert data.labels is not None
@@ -473,22 +436,22 @@ def test_labels_outside_the_classes_become_minus_one(tmp_path: Path) -> None:
 # --------------------------------------------------------------------------------------- saving
 
 
-def test_a_full_folder_is_never_overwritten(tmp_path: Path) -> None:
-    folder = digits().save(tmp_path / "x")
+def test_a_full_folder_is_never_overwritten(tmp_path):
+    folder = digits(60).save(tmp_path / "x")
     with pytest.raises(BadInput, match="not an empty folder"):
-        digits().save(folder)
+        digits(60).save(folder)
     (tmp_path / "empty").mkdir()
-    assert len(load(digits().save(tmp_path / "empty"))) == 60
+    assert len(load(digits(60).save(tmp_path / "empty"))) == 60
 
 
-def test_saving_that_breaks_off_leaves_nothing(tmp_path: Path) -> None:
+def test_saving_that_breaks_off_leaves_nothing(tmp_path):
     class Broken(Dataset):
         def batches(self, size: int) -> Iterator[Any]:
             yield from list(super().batches(20))[:2]
             if size > 1:
                 raise KeyboardInterrupt
 
-    data = digits()
+    data = digits(60)
     broken = Broken(data._source, data.schema, "x")
     for name in ("x.npz", "x.csv", "x.parquet", "x"):
         with pytest.raises(KeyboardInterrupt):
@@ -496,45 +459,41 @@ def test_saving_that_breaks_off_leaves_nothing(tmp_path: Path) -> None:
         assert list(tmp_path.iterdir()) == []
 
 
-def test_places_that_cannot_be_written_to_are_named(tmp_path: Path) -> None:
-    blocker = tmp_path / "file"
-    blocker.write_text("")
-    for name in ("x.npz", "x.csv", "x"):
+def test_places_that_cannot_be_written_to_are_named(tmp_path):
+    (tmp_path / "file").write_text("")
+    places = [tmp_path / "file" / name for name in ("x.npz", "x.csv", "x")]
+    if os.geteuid() != 0:  # root may write anywhere
+        tmp_path.chmod(0o500)
+        places.append(tmp_path / "x.npz")
+    for place in places:
         with pytest.raises(BadInput, match="Cannot write"):
-            digits().save(blocker / name)
+            digits(60).save(place)
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
-def test_a_read_only_folder_is_named(tmp_path: Path) -> None:
-    tmp_path.chmod(0o500)
-    with pytest.raises(BadInput, match="Cannot write"):
-        digits().save(tmp_path / "x.npz")
-
-
-def test_tables_and_pictures_go_only_where_they_fit(tmp_path: Path) -> None:
+def test_tables_and_pictures_go_only_where_they_fit(tmp_path):
     table = Dataset.from_values(np.zeros((1, 2)), np.array([0]), schema=SCHEMA)
-    for name in ("x.npz", "x"):
-        with pytest.raises(BadInput, match="table"):
-            table.save(tmp_path / name)
-    for name in ("x.png", "x.json"):
-        with pytest.raises(BadInput, match="Cannot save"):
-            digits().save(tmp_path / name)
+    for data, names, words in (
+        (table, ("x.npz", "x"), "table"),
+        (digits(60), ("x.png", "x.json"), "Cannot save"),
+    ):
+        for name in names:
+            with pytest.raises(BadInput, match=words):
+                data.save(tmp_path / name)
 
 
-def test_paths_that_hold_nothing_known_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="There is no"):
-        load(tmp_path / "nothing.npz")
-    with pytest.raises(BadInput, match="There is no"):
-        load("./nothing")
+def test_paths_that_hold_nothing_known_are_refused(tmp_path):
     (tmp_path / "x.docx").write_text("")
-    with pytest.raises(BadInput, match="no kind"):
-        load(tmp_path / "x.docx")
-    path = digits().save(tmp_path / "x.npz")
-    other = Schema(kind="images", shape=(1, 9, 9), classes=digits().schema.classes)
-    with pytest.raises(BadInput, match="agree"):
-        load(path, schema=other)
-    with pytest.raises(BadInput, match="image size"):
-        load(path, image_size=9)
+    path = digits(60).save(tmp_path / "x.npz")
+    other = Schema(kind="images", shape=(1, 9, 9), classes=digits(60).schema.classes)
+    for place, facts, words in (
+        (tmp_path / "nothing.npz", {}, "There is no"),
+        ("./nothing", {}, "There is no"),
+        (tmp_path / "x.docx", {}, "no kind"),
+        (path, {"schema": other}, "agree"),
+        (path, {"image_size": 9}, "image size"),
+    ):
+        with pytest.raises(BadInput, match=words):
+            load(place, **facts)
 
 
 # ------------------------------------------------------------------------------ constant memory
@@ -554,7 +513,7 @@ def peak_of(data: Dataset, size: int) -> tuple[int, int]:
     return peak, arrow - before
 
 
-def test_a_compressed_npz_streams_in_constant_memory(tmp_path: Path) -> None:
+def test_a_compressed_npz_streams_in_constant_memory(tmp_path):
     path = tmp_path / "big.npz"
     row = RNG.integers(0, 256, (64, 64), dtype=np.uint8)
     with (
@@ -568,29 +527,29 @@ def test_a_compressed_npz_streams_in_constant_memory(tmp_path: Path) -> None:
     assert peak_of(load(path), 256)[0] < 6 * MIB  # the images are 62 MiB
 
 
-def test_a_folder_streams_in_constant_memory(tmp_path: Path) -> None:
+def test_a_folder_streams_in_constant_memory(tmp_path):
     one = tmp_path / "000.png"
     Image.fromarray(RNG.integers(0, 256, (128, 128, 3), dtype=np.uint8)).save(one)
-    for index in range(1, 800):
+    for index in range(1, 400):
         os.link(one, tmp_path / f"{index:03d}.png")
     data = load(tmp_path, image_size=128)
-    assert peak_of(data, 32)[0] < 8 * MIB  # the images are 37 MiB, two batches 3 MiB
+    assert peak_of(data, 32)[0] < 8 * MIB  # the images are 18 MiB, two batches 3 MiB
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])
-def test_a_table_file_streams_in_constant_memory(tmp_path: Path, suffix: str) -> None:
+def test_a_table_file_streams_in_constant_memory(tmp_path, suffix):
     columns = tuple(Column(name=f"c{i}", kind="numerical", low=0, high=1) for i in range(20))
     schema = Schema(kind="table", columns=columns)
-    values = RNG.random((300_000, 20), dtype=np.float32)
+    values = RNG.random((150_000, 20), dtype=np.float32)
     path = Dataset.from_values(values, schema=schema).save(tmp_path / f"t{suffix}")
     data = load(path)
     python, arrow = peak_of(data, 1000)
-    assert python < 3 * MIB  # the rows are 23 MiB as float32, 60 MiB as text
+    assert python < 3 * MIB  # the rows are 11 MiB as float32, 30 MiB as text
     assert arrow < 14 * MIB
     assert np.array_equal(next(data.batches(1000)).values.numpy(), values[:1000])
 
 
-def test_saving_a_stream_needs_no_more_memory_than_reading_it(tmp_path: Path) -> None:
+def test_saving_a_stream_needs_no_more_memory_than_reading_it(tmp_path):
     row = RNG.integers(0, 256, (64, 64), dtype=np.uint8)
     np.savez_compressed(tmp_path / "a.npz", images=np.repeat(row[None], 10_000, axis=0))
     data = load(tmp_path / "a.npz")

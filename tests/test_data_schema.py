@@ -45,11 +45,11 @@ def schemas(draw: st.DrawFn) -> Schema:
 
 @given(schemas())
 @settings(max_examples=60, deadline=None)
-def test_a_schema_comes_back_from_json_text_unchanged(schema: Schema) -> None:
+def test_a_schema_comes_back_from_json_text_unchanged(schema):
     assert Schema.from_json(json.loads(json.dumps(schema.to_json()))) == schema
 
 
-def test_the_derived_facts_follow_from_the_stated_ones() -> None:
+def test_the_derived_facts_follow_from_the_stated_ones():
     images = Schema(kind="images", shape=(3, 4, 5), classes=("a", "b"))
     assert (images.dim, images.n_classes, images.labelled) == (60, 2, True)
     age = Column(name="age", kind="numerical", low=0, high=120)
@@ -57,35 +57,27 @@ def test_the_derived_facts_follow_from_the_stated_ones() -> None:
     assert (table.shape, table.dim, table.n_classes, table.labelled) == ((1,), 1, 0, False)
 
 
-def test_lists_from_json_and_tuples_from_code_make_equal_hashable_schemas() -> None:
-    a = Schema(kind="images", shape=[1, 2, 2], classes=["x"])  # type: ignore[arg-type]
+def test_lists_from_json_and_tuples_from_code_make_equal_hashable_schemas():
+    a = Schema(kind="images", shape=[1, 2, 2], classes=["x"])
     b = Schema(kind="images", shape=(1, 2, 2), classes=("x",))
     assert a == b
     assert hash(a) == hash(b)
 
 
 AGE = {"name": "age", "kind": "numerical", "low": 0, "high": 1}
+X = {"name": "x", "kind": "categorical", "categories": ["a"]}
+PICTURE: dict[str, Any] = {"kind": "images", "shape": [1, 2, 2]}
 
 
 @pytest.mark.parametrize(
     "facts",
     [
-        [],
-        {},
-        {"kind": "sounds", "shape": [1]},
-        {"kind": "images"},
-        {"kind": "images", "shape": [28, 28]},
-        {"kind": "images", "shape": [2, 28, 28]},
-        {"kind": "images", "shape": [1, 0, 28]},
-        {"kind": "images", "shape": [1, 28.0, 28]},
-        {"kind": "images", "shape": "128"},
-        {"kind": "images", "shape": [1, 2, 2], "classes": "ab"},
-        {"kind": "images", "shape": [1, 2, 2], "classes": ["a", "a"]},
-        {"kind": "images", "shape": [1, 2, 2], "classes": [""]},
-        {"kind": "images", "shape": [1, 2, 2], "classes": [" a"]},
-        {"kind": "images", "shape": [1, 2, 2], "classes": [1]},
-        {"kind": "images", "shape": [1, 2, 2], "colour": True},
-        {"kind": "images", "shape": [1, 2, 2], "label": "y"},
+        *([], {}, {"kind": "sounds", "shape": [1]}, {"kind": "images"}),
+        *(PICTURE | {"shape": shape} for shape in ([28, 28], [2, 28, 28], [1, 0, 28], "128")),
+        PICTURE | {"shape": [1, 28.0, 28]},
+        *(PICTURE | {"classes": classes} for classes in ("ab", ["a", "a"], [""], [" a"], [1])),
+        PICTURE | {"colour": True},
+        PICTURE | {"label": "y"},
         {"kind": "table"},
         {"kind": "table", "columns": {}},
         {"kind": "table", "columns": [AGE, AGE]},
@@ -93,22 +85,24 @@ AGE = {"name": "age", "kind": "numerical", "low": 0, "high": 1}
         {"kind": "table", "columns": [AGE], "label": "y"},
         {"kind": "table", "columns": [AGE], "classes": ["a"]},
         {"kind": "table", "columns": [AGE], "classes": ["a"], "label": "age"},
-        {"kind": "table", "columns": [{"name": "x"}]},
-        {"kind": "table", "columns": [{"name": "x", "kind": "fuzzy"}]},
-        {"kind": "table", "columns": [{"name": "x", "kind": "numerical"}]},
-        {"kind": "table", "columns": [{"name": "x", "kind": "numerical", "low": 1, "high": 1}]},
-        {"kind": "table", "columns": [AGE | {"high": float("inf")}]},
-        {"kind": "table", "columns": [AGE | {"low": float("nan")}]},
-        {"kind": "table", "columns": [AGE | {"categories": ["a"]}]},
-        {"kind": "table", "columns": [AGE | {"missing": "yes"}]},
-        {"kind": "table", "columns": [{"name": "x", "kind": "categorical"}]},
-        {"kind": "table", "columns": [{"name": "x", "kind": "ordinal", "categories": ["a", "a"]}]},
-        {
-            "kind": "table",
-            "columns": [{"name": "x", "kind": "ordinal", "categories": ["a"], "low": 0}],
-        },
+        *(
+            {"kind": "table", "columns": [column]}
+            for column in (
+                {"name": "x"},
+                {"name": "x", "kind": "fuzzy"},
+                {"name": "x", "kind": "numerical"},
+                AGE | {"low": 1},
+                AGE | {"high": float("inf")},
+                AGE | {"low": float("nan")},
+                AGE | {"categories": ["a"]},
+                AGE | {"missing": "yes"},
+                {"name": "x", "kind": "categorical"},
+                X | {"kind": "ordinal", "categories": ["a", "a"]},
+                X | {"kind": "ordinal", "low": 0},
+            )
+        ),
     ],
 )
-def test_a_schema_that_contradicts_itself_is_refused_with_a_sentence(facts: Any) -> None:
+def test_a_schema_that_contradicts_itself_is_refused_with_a_sentence(facts):
     with pytest.raises(BadInput, match=r"[;,] .*\.$"):
         Schema.from_json(facts)

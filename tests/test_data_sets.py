@@ -10,7 +10,7 @@ import json
 import math
 import tarfile
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +21,11 @@ import torch
 from click.testing import CliRunner
 from PIL import Image, UnidentifiedImageError
 from scipy import integrate, stats
+from torch.nn import functional as F
 
 from sfumato.cli.data import data as data_commands
 from sfumato.data import NamedSet, Schema, builders, fetch, gaussians, list_named, load
-from sfumato.data.builders import every_fifth, open_arrays, write_arrays
+from sfumato.data.builders import open_arrays, write_arrays
 from sfumato.data.fetch import NpmPackage, Prepared, PypiPackage, SourceFailed, ensure
 from sfumato.errors import BadInput, DataUnavailable
 from sfumato.files import cache_folder, sha256_of
@@ -107,9 +108,10 @@ def arrays(staging: Path, split: str) -> tuple[np.ndarray[Any, Any], np.ndarray[
 
 @pytest.fixture
 def shelf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder from which the real pip serves, without any index."""
+    """A folder from which the real pip serves, without any index; beside it is a staging."""
     folder = tmp_path / "shelf"
     folder.mkdir()
+    (tmp_path / "w").mkdir()
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
     monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
@@ -117,7 +119,7 @@ def shelf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def test_pip_hands_over_files_of_a_wheel(shelf: Path, tmp_path: Path) -> None:
+def test_pip_hands_over_files_of_a_wheel(shelf, tmp_path):
     facts = "toyset-1.0.dist-info"
     wheel = shelf / "toyset-1.0-py3-none-any.whl"
     wheel.write_bytes(
@@ -133,20 +135,19 @@ def test_pip_hands_over_files_of_a_wheel(shelf: Path, tmp_path: Path) -> None:
     package = PypiPackage(wheel.name, sha256_of(wheel), "toyset/data")
     assert package.requirement == "toyset==1.0"
     staging = tmp_path / "w"
-    staging.mkdir()
     package.fetch(staging, ("a.bin",), SILENT)
     assert (staging / "a.bin").read_bytes() == b"alpha"
-    with pytest.raises(SourceFailed, match="does not hold"):
-        package.fetch(staging, ("b.bin",), SILENT)
-    with pytest.raises(SourceFailed, match="another SHA-256"):
-        dataclasses.replace(package, sha256="0" * 64).fetch(staging, ("a.bin",), SILENT)
-    with pytest.raises(SourceFailed, match="pip failed"):
-        dataclasses.replace(package, archive="toyset-2.0-py3-none-any.whl").fetch(
-            staging, ("a.bin",), SILENT
-        )
+    other = wheel.name.replace("1.0", "2.0")
+    for wrong, name, words in (
+        (package, "b.bin", "does not hold"),
+        (dataclasses.replace(package, sha256="0" * 64), "a.bin", "another SHA-256"),
+        (dataclasses.replace(package, archive=other), "a.bin", "pip failed"),
+    ):
+        with pytest.raises(SourceFailed, match=words):
+            wrong.fetch(staging, (name,), SILENT)
 
 
-def test_the_setup_of_a_source_archive_never_runs(shelf: Path, tmp_path: Path) -> None:
+def test_the_setup_of_a_source_archive_never_runs(shelf, tmp_path):
     canary = tmp_path / "ran"
     setup = f"open({str(canary)!r}, 'w').close()\nfrom setuptools import setup\nsetup()\n"
     archive = shelf / "toy-set-1.0.tar.gz"
@@ -161,7 +162,6 @@ def test_the_setup_of_a_source_archive_never_runs(shelf: Path, tmp_path: Path) -
     )
     package = PypiPackage(archive.name, sha256_of(archive), "toy-set-1.0/data")
     staging = tmp_path / "w"
-    staging.mkdir()
     package.fetch(staging, ("a.bin",), SILENT)
     assert (staging / "a.bin").read_bytes() == b"alpha"
     assert not canary.exists()
@@ -169,9 +169,7 @@ def test_the_setup_of_a_source_archive_never_runs(shelf: Path, tmp_path: Path) -
         dataclasses.replace(package, archive="toy-set-1.1.tar.gz").fetch(staging, ("x",), SILENT)
 
 
-def test_the_address_of_a_source_archive_is_read_off_what_pip_says(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_address_of_a_source_archive_is_read_off_what_pip_says(tmp_path, monkeypatch):
     store = tmp_path / "store"
     store.mkdir()
     (store / "toy-1.0.tar.gz").write_bytes(tarred({"toy-1.0/a": b"alpha"}))
@@ -198,13 +196,11 @@ def test_the_address_of_a_source_archive_is_read_off_what_pip_says(
     ("package", "archive"),
     [("toy@1.0", "toy-1.0.tgz"), ("@owner/toy.js@2.1.0", "owner-toy.js-2.1.0.tgz")],
 )
-def test_npm_archives_are_called_what_npm_calls_them(package: str, archive: str) -> None:
+def test_npm_archives_are_called_what_npm_calls_them(package, archive):
     assert NpmPackage(package, "0" * 64, None).archive == archive
 
 
-def test_an_archive_placed_by_hand_spares_the_download(
-    cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_archive_placed_by_hand_spares_the_download(cache, monkeypatch):
     def refuse(*_: Any, **__: Any) -> None:
         raise SourceFailed("no connection")
 
@@ -234,9 +230,7 @@ def test_an_archive_placed_by_hand_spares_the_download(
     "failure",
     [ValueError(), KeyError("x"), zipfile.BadZipFile(), UnidentifiedImageError()],
 )
-def test_archives_that_cannot_be_read_are_a_reason_not_a_crash(
-    cache: Path, failure: Exception
-) -> None:
+def test_archives_that_cannot_be_read_are_a_reason_not_a_crash(cache, failure):
     @dataclasses.dataclass
     class Nothing:
         about: str = "a mirror"
@@ -262,8 +256,8 @@ def _drawn(staging: Path, size: int = 40, side: int = 8) -> None:
     [(40, 8, False, True), (39, 8, False, False), (40, 9, False, False), (40, 8, True, False)],
 )
 def test_a_rendered_set_may_differ_in_pixels_but_not_in_number_or_shape(
-    cache: Path, size: int, side: int, exact: bool, accepted: bool
-) -> None:
+    cache, size, side, exact, accepted
+):
     heard = Heard()
     source = fetch.Built("a build", lambda staging: _drawn(staging, size, side))
     entry = dataclasses.replace(
@@ -289,7 +283,7 @@ def test_a_rendered_set_may_differ_in_pixels_but_not_in_number_or_shape(
 # ---------------------------------------------------------------------------------------- pictures
 
 
-def test_both_layouts_of_cifar10_give_the_same_arrays(tmp_path: Path) -> None:
+def test_both_layouts_of_cifar10_give_the_same_arrays(tmp_path):
     rng = np.random.default_rng(0)
     names = [name for batches in builders._CIFAR_BATCHES.values() for name in batches]
     images = {name: rng.integers(0, 256, (4, 3, 32, 32), np.uint8) for name in names}
@@ -321,7 +315,7 @@ def test_both_layouts_of_cifar10_give_the_same_arrays(tmp_path: Path) -> None:
         assert np.array_equal(one[0], np.concatenate([images[name] for name in batches]))
 
 
-def test_xrays_come_in_three_sizes_with_their_class(rooms: tuple[Path, Path]) -> None:
+def test_xrays_come_in_three_sizes_with_their_class(rooms):
     raw, staging = rooms
     base = "sofiimg/datasets/pneumonia"
     content = {f"{base}_masks/test/NORMAL/m.jpeg": b"a mask", f"{base}/train/NORMAL/x.txt": b""}
@@ -332,12 +326,8 @@ def test_xrays_come_in_three_sizes_with_their_class(rooms: tuple[Path, Path]) ->
                 content[f"{base}/{split}/{name}/{index}.jpeg"] = picture(gray, "JPEG")
     (raw / archive_of("chest-xray")).write_bytes(zipped(content))
     prepare(SETS["chest-xray"], 0, raw, staging)
-    opened = (
-        (SETS["chest-xray-28"], 28),
-        (SETS["chest-xray"], 64),
-        (SETS["chest-xray-128"], 128),
-    )
-    for entry, side in opened:
+    sets = [SETS[f"chest-xray{side}"] for side in ("-28", "", "-128")]
+    for entry, side in zip(sets, (28, 64, 128), strict=True):
         source = entry.open(staging, "train")
         values, labels = next(source.blocks(100))
         assert values.shape == (6, *entry.schema.shape) == (6, 1, side, side)
@@ -345,18 +335,13 @@ def test_xrays_come_in_three_sizes_with_their_class(rooms: tuple[Path, Path]) ->
         assert labels.tolist() == [0, 0, 0, 1, 1, 1]
         assert np.abs(values.mean((1, 2, 3)) - [0, 40, 80, 100, 140, 180]).max() < 2
         assert len(entry.open(staging, "test")) == 4
-
-
-def test_the_three_sizes_of_xrays_share_one_download() -> None:
-    sets = [SETS[f"chest-xray{side}"] for side in ("", "-28", "-128")]
+    # They share one download.
     assert {entry.store for entry in sets} == {"chest-xray"}
     assert sets[0].files == sets[1].files == sets[2].files
     assert "128×128" in sets[2].about
 
 
-def test_drawings_are_read_by_class_whatever_their_order_in_the_archive(
-    rooms: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_drawings_are_read_by_class_whatever_their_order_in_the_archive(rooms, monkeypatch):
     raw, staging = rooms
     monkeypatch.setattr(builders, "_DRAWINGS_EACH", 10)
     archive = archive_of("quickdraw")
@@ -383,14 +368,11 @@ def test_drawings_are_read_by_class_whatever_their_order_in_the_archive(
         assert np.unique(values[labels == 1]).tolist() == [128]
     with pytest.raises(KeyError):
         draw("cat", "dog")
-
-
-def test_there_are_345_different_things_to_draw() -> None:
     assert SETS["quickdraw"].schema.n_classes == 345
     assert {"The Great Wall of China", "t-shirt", "zigzag"} <= set(SETS["quickdraw"].schema.classes)
 
 
-def test_faces_are_decoded_as_keras_would(rooms: tuple[Path, Path]) -> None:
+def test_faces_are_decoded_as_keras_would(rooms):
     raw, staging = rooms
     rng = np.random.default_rng(1)
     weights = []
@@ -416,12 +398,10 @@ def test_faces_are_decoded_as_keras_would(rooms: tuple[Path, Path]) -> None:
     x = torch.tensor(codes[:1]).reshape(1, 16, 16, 8).permute(0, 3, 1, 2)
     for kernel_, bias_ in weights[:3]:
         # (h, w, out, in) → torch's (in, out, h, w)
-        x = torch.nn.functional.conv_transpose2d(
-            x, kernel_.permute(3, 2, 0, 1), bias_, padding=1
-        ).relu()
+        x = F.conv_transpose2d(x, kernel_.permute(3, 2, 0, 1), bias_, padding=1).relu()
         x = x.repeat_interleave(2, 2).repeat_interleave(2, 3)
     kernel_, bias_ = weights[3]
-    x = torch.nn.functional.conv2d(x, kernel_.permute(3, 2, 0, 1), bias_, padding=1).sigmoid()
+    x = F.conv2d(x, kernel_.permute(3, 2, 0, 1), bias_, padding=1).sigmoid()
     x = x.reshape(1, 3, 64, 2, 64, 2).mean((3, 5)).mul(255)
     assert np.abs(values[0] - x[0].numpy()).max() < 0.51
     assert values.std() > 1
@@ -431,7 +411,7 @@ def _typeface(name: str) -> bytes:
     return (Path(matplotlib.get_data_path()) / "fonts" / "ttf" / name).read_bytes()
 
 
-def test_digits_are_drawn_as_mnist_has_them() -> None:
+def test_digits_are_drawn_as_mnist_has_them():
     digits = builders.render_digits(_typeface("DejaVuSans.ttf"))
     assert digits is not None
     assert digits.shape == (10, 28, 28)
@@ -448,13 +428,11 @@ def test_digits_are_drawn_as_mnist_has_them() -> None:
 
 
 @pytest.mark.parametrize("typeface", [b"", b"no font at all", _typeface("STIXSizOneSymReg.ttf")])
-def test_typefaces_without_ten_digits_are_left_out(typeface: bytes) -> None:
+def test_typefaces_without_ten_digits_are_left_out(typeface):
     assert builders.render_digits(typeface) is None
 
 
-def test_no_typeface_is_both_trained_and_tested_on(
-    rooms: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_typeface_is_both_trained_and_tested_on(rooms, monkeypatch):
     raw, staging = rooms
     names = ["DejaVuSans", "DejaVuSans-Bold", "DejaVuSerif", "DejaVuSansMono", "STIXGeneral"]
 
@@ -478,9 +456,7 @@ def test_no_typeface_is_both_trained_and_tested_on(
     assert not {image.tobytes() for image in train} & {image.tobytes() for image in test}
 
 
-def test_a_font_package_of_another_version_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_font_package_of_another_version_is_refused(tmp_path, monkeypatch):
     def apt(command: list[str], folder: Path) -> None:
         for package in command[command.index("download") + 1 :]:
             (folder / f"{package}_1.0_all.deb").write_bytes(package.encode())
@@ -502,7 +478,7 @@ ADULT_ROW = (
 ADULT_GAPS = "18, ?, 1, 10th, 6, Widowed, ?, Own-child, Other, Female, 0, 0, 30, ?, >50K"
 
 
-def test_adult_is_read_with_its_quirks(rooms: tuple[Path, Path]) -> None:
+def test_adult_is_read_with_its_quirks(rooms):
     raw, staging = rooms
     (raw / "adult.data").write_text(f"{ADULT_ROW}\n{ADULT_GAPS}\n\n")
     (raw / "adult.test").write_text(f"|1x3 Cross validator\n{ADULT_ROW}.\n{ADULT_GAPS}.\n\n")
@@ -529,9 +505,7 @@ def test_adult_is_read_with_its_quirks(rooms: tuple[Path, Path]) -> None:
         ("<=50K", "50K", "income"),
     ],
 )
-def test_rows_that_do_not_fit_the_documentation_are_refused(
-    rooms: tuple[Path, Path], old: str, new: str, column: str
-) -> None:
+def test_rows_that_do_not_fit_the_documentation_are_refused(rooms, old, new, column):
     raw, staging = rooms
     for name in ("adult.data", "adult.test"):
         (raw / name).write_text(ADULT_ROW.replace(old, new) + "\n")
@@ -549,7 +523,7 @@ CENSUS_ROW = (
 )
 
 
-def test_census_leaves_out_the_weight_and_keeps_na_as_an_answer(rooms: tuple[Path, Path]) -> None:
+def test_census_leaves_out_the_weight_and_keeps_na_as_an_answer(rooms):
     raw, staging = rooms
     packed = staging / "packed"
     packed.mkdir()
@@ -577,7 +551,7 @@ def test_census_leaves_out_the_weight_and_keeps_na_as_an_answer(rooms: tuple[Pat
     assert (kinds.count("numerical"), kinds.count("categorical")) == (7, 33)
 
 
-def test_credit_is_split_by_position(rooms: tuple[Path, Path]) -> None:
+def test_credit_is_split_by_position(rooms):
     raw, staging = rooms
     names = ["Time", *(f"V{index}" for index in range(1, 29)), "Amount"]
     lines = [",".join(f'"{name}"' for name in [*names, "Class"])]
@@ -590,19 +564,13 @@ def test_credit_is_split_by_position(rooms: tuple[Path, Path]) -> None:
     assert values[:, 0].tolist() == [0, 5, 10]
     assert labels.tolist() == [0, 1, 0]
     assert np.allclose(values[0, 1:], [-1.5] * 28 + [9.99])
-    assert len(arrays(staging, "train")[0]) == 8
-
-
-def test_every_fifth_record_is_a_test() -> None:
-    parts = every_fifth(11)
-    assert parts["test"].tolist() == [0, 5, 10]
-    assert sorted([*parts["train"], *parts["test"]]) == list(range(11))
+    assert arrays(staging, "train")[0][:, 0].tolist() == [1, 2, 3, 4, 6, 7, 8, 9]
 
 
 # --------------------------------------------------------------------------------------- gaussians
 
 
-def test_the_density_is_that_of_the_mixture() -> None:
+def test_the_density_is_that_of_the_mixture():
     points = np.random.default_rng(0).uniform(-1, 5, (50, 2))
     each = np.stack(
         [stats.multivariate_normal(centre, 0.04).pdf(points) for centre in gaussians.CENTRES], 1
@@ -614,9 +582,7 @@ def test_the_density_is_that_of_the_mixture() -> None:
         assert np.allclose(np.exp(gaussians.class_log_density(points, label)), mine.mean(1))
         joint = gaussians.joint_log_density(points, np.full(50, label))
         assert np.allclose(joint, gaussians.class_log_density(points, label) - math.log(5))
-
-
-def test_the_density_integrates_to_one() -> None:
+    # It integrates to one.
     side = np.linspace(-1.5, 5.5, 281)
     grid = np.stack(np.meshgrid(side, side, indexing="ij"), -1)
     density = np.exp(gaussians.log_density(grid.reshape(-1, 2))).reshape(281, 281)
@@ -624,7 +590,7 @@ def test_the_density_integrates_to_one() -> None:
     assert mass == pytest.approx(1, abs=1e-6)
 
 
-def test_equal_classes_never_touch() -> None:
+def test_equal_classes_never_touch():
     grid = gaussians.CENTRE_CLASSES.reshape(5, 5)
     assert (np.sort(grid, 0) == np.arange(5)[:, None]).all()
     assert (np.sort(grid, 1) == np.arange(5)).all()
@@ -632,7 +598,7 @@ def test_equal_classes_never_touch() -> None:
     assert not (grid[1:, :-1] == grid[:-1, 1:]).any()
 
 
-def test_points_far_away_and_unknown_classes_have_no_density_but_no_nan() -> None:
+def test_points_far_away_and_unknown_classes_have_no_density_but_no_nan():
     assert np.isfinite(gaussians.log_density([[1e3, -1e3]])).all()
     assert gaussians.joint_log_density([[0, 0], [0, 0]], [-1, 0]).tolist()[0] == -math.inf
     for ask in (
@@ -644,11 +610,10 @@ def test_points_far_away_and_unknown_classes_have_no_density_but_no_nan() -> Non
             ask()
 
 
-def test_the_drawn_points_are_those_of_the_papers(cache: Path) -> None:
-    train, test = load("gaussians-2d:train"), load("gaussians-2d:test")
-    assert np.bincount(train.labels).tolist() == [18_000] * 5  # type: ignore[arg-type]
-    assert np.bincount(test.labels).tolist() == [2_000] * 5  # type: ignore[arg-type]
-    for data in (train, test):
+def test_the_drawn_points_are_those_of_the_papers(cache):
+    for split, each in (("train", 18_000), ("test", 2_000)):
+        data = load(f"gaussians-2d:{split}")
+        assert np.bincount(data.labels).tolist() == [each] * 5
         data.check()
         nearest = np.rint(data.values).clip(0, 4).astype(int)
         own = gaussians.CENTRE_CLASSES[5 * nearest[:, 0] + nearest[:, 1]]
@@ -657,11 +622,9 @@ def test_the_drawn_points_are_those_of_the_papers(cache: Path) -> None:
         # The entropy of well separated Gaussians, less what the classes' own overlap takes.
         score = -gaussians.joint_log_density(data.values, data.labels).mean()
         assert score == pytest.approx(math.log(25 * 2 * math.pi * math.e * 0.04), abs=0.02)
-    assert {file.name for file in (cache / "gaussians-2d").iterdir()} >= set(
-        SETS["gaussians-2d"].files
-    )
-    hashes = {name: sha256_of(cache / "gaussians-2d" / name) for name in SETS["gaussians-2d"].files}
-    assert hashes["train-labels.npy"] == SETS["gaussians-2d"].files["train-labels.npy"]
+    files = SETS["gaussians-2d"].files
+    hashes = {name: sha256_of(cache / "gaussians-2d" / name) for name in files}
+    assert hashes["train-labels.npy"] == files["train-labels.npy"]
 
 
 # ---------------------------------------------------------------------------------------- commands
@@ -673,7 +636,7 @@ def run(*words: str) -> str:
     return answer.stdout
 
 
-def test_the_sets_are_listed_without_a_download(cache: Path) -> None:
+def test_the_sets_are_listed_without_a_download(cache):
     text = run("list")
     listed = json.loads(run("list", "--json"))
     assert [facts["name"] for facts in listed] == [entry.name for entry in list_named()]
@@ -683,7 +646,7 @@ def test_the_sets_are_listed_without_a_download(cache: Path) -> None:
     assert not cache.exists()
 
 
-def test_info_shows_all_public_facts(cache: Path) -> None:
+def test_info_shows_all_public_facts(cache):
     text = run("info", "adult")
     assert "32,561 train + 16,281 test" in text
     assert "Trinadad&Tobago" in text
@@ -693,7 +656,7 @@ def test_info_shows_all_public_facts(cache: Path) -> None:
     assert "28×28, gray" in run("info", "quickdraw")
 
 
-def test_get_fetches_and_says_where(cache: Path) -> None:
+def test_get_fetches_and_says_where(cache):
     text = run("get", "digits", "gaussians-2d", "--quiet")
     assert str(cache_folder() / "data" / "digits") in text
     assert "90,000 train + 10,000 test" in text
@@ -708,16 +671,14 @@ def test_get_fetches_and_says_where(cache: Path) -> None:
         (("info", "x/y"), "known names are"),
     ],
 )
-def test_wrong_names_are_answered_before_anything_is_fetched(
-    cache: Path, words: tuple[str, ...], hint: str
-) -> None:
+def test_wrong_names_are_answered_before_anything_is_fetched(cache, words, hint):
     with pytest.raises(BadInput, match=hint):
         run(*words)
     assert not cache.exists()
 
 
 @pytest.mark.parametrize("command", [data_commands, *data_commands.commands.values()])
-def test_help_shows_an_example_to_run(command: Any) -> None:
+def test_help_shows_an_example_to_run(command):
     assert "Example:\n" in command.help
     assert "sfumato data " in command.help
 
@@ -725,38 +686,13 @@ def test_help_shows_an_example_to_run(command: Any) -> None:
 # ---------------------------------------------------------------------------------- the real thing
 
 
-def _counts(name: str) -> Callable[[str], list[int]]:
-    return lambda split: np.bincount(load(f"{name}:{split}").labels).tolist()  # type: ignore[arg-type]
-
-
-@pytest.mark.network
-def test_cifar10_is_the_published_one() -> None:
-    counts = _counts("cifar10")
-    assert counts("train") == [5000] * 10
-    assert counts("test") == [1000] * 10
-    train = load("cifar10:train")
-    assert train.take(range(10)).labels.tolist() == [6, 9, 9, 4, 1, 1, 2, 7, 8, 3]  # type: ignore[union-attr]
-    # The means that everybody normalises CIFAR-10 with.
-    means = train.images.mean((0, 2, 3)) / 255
-    assert means.tolist() == pytest.approx([0.4914, 0.4822, 0.4465], abs=1e-4)
-
-
-@pytest.mark.network
-@pytest.mark.parametrize(("name", "side"), [("", 64), ("-28", 28), ("-128", 128)])
-def test_chest_xrays_have_the_counts_of_the_package(name: str, side: int) -> None:
-    counts = _counts(f"chest-xray{name}")
-    assert counts("train") == [1264, 1268]
-    assert counts("test") == [319, 315]
-    data = load(f"chest-xray{name}:test")
-    assert data.images.shape == (634, 1, side, side)
-    assert 60 < data.images.mean() < 200
-    data.check()
-
-
 @pytest.mark.network
 @pytest.mark.parametrize(
     ("name", "train", "test"),
     [
+        ("fashion-mnist", [6000] * 10, [1000] * 10),
+        ("cifar10", [5000] * 10, [1000] * 10),
+        *((f"chest-xray{side}", [1264, 1268], [319, 315]) for side in ("", "-28", "-128")),
         ("quickdraw", [80] * 345, [20] * 345),
         ("faces", [800] * 7, [200] * 7),
         ("font-digits", [574] * 10, [144] * 10),
@@ -764,28 +700,42 @@ def test_chest_xrays_have_the_counts_of_the_package(name: str, side: int) -> Non
         ("census", [187_141, 12_382], [93_576, 6_186]),
     ],
 )
-def test_classes_have_the_documented_counts(name: str, train: list[int], test: list[int]) -> None:
-    counts = _counts(name)
-    assert (counts("train"), counts("test")) == (train, test)
+def test_classes_have_the_documented_counts(name, train, test):
+    for split, counts in (("train", train), ("test", test)):
+        assert np.bincount(load(f"{name}:{split}").labels).tolist() == counts
 
 
 @pytest.mark.network
-def test_adult_has_the_documented_gaps() -> None:
+def test_images_have_the_means_that_everybody_normalises_them_with():
+    cifar, fashion = load("cifar10:train"), load("fashion-mnist:train")
+    assert cifar.take(range(10)).labels.tolist() == [6, 9, 9, 4, 1, 1, 2, 7, 8, 3]
+    means = cifar.images.mean((0, 2, 3)) / 255
+    assert means.tolist() == pytest.approx([0.4914, 0.4822, 0.4465], abs=1e-4)
+    assert fashion.images.mean() / 255 == pytest.approx(0.2860, abs=1e-4)
+    assert fashion.images.std() / 255 == pytest.approx(0.3530, abs=1e-4)
+    for name, side in (("", 64), ("-28", 28), ("-128", 128)):
+        xrays = load(f"chest-xray{name}:test")
+        assert xrays.images.shape == (634, 1, side, side)
+        assert 60 < xrays.images.mean() < 200
+        xrays.check()
+
+
+@pytest.mark.network
+def test_adult_has_the_documented_gaps():
     # adult.names: 30,162 and 15,060 records if those with unknown values are removed.
     for split, whole in (("train", 30_162), ("test", 15_060)):
         assert int((~np.isnan(load(f"adult:{split}").values).any(1)).sum()) == whole
 
 
 @pytest.mark.network
-def test_credit_has_492_frauds() -> None:
-    counts = _counts("credit")
-    frauds = counts("train")[1] + counts("test")[1]
-    assert frauds == 492
-    assert min(counts("train")[1], counts("test")[1]) > 60
+def test_credit_has_492_frauds():
+    frauds = [int(np.sum(load(f"credit:{split}").labels)) for split in ("train", "test")]
+    assert sum(frauds) == 492
+    assert min(frauds) > 60
 
 
 @pytest.mark.network
-def test_a_plain_classifier_reads_font_digits() -> None:
+def test_a_plain_classifier_reads_font_digits():
     from sklearn.linear_model import LogisticRegression
 
     train, test = load("font-digits:train"), load("font-digits:test")

@@ -48,9 +48,8 @@ def test_inner_products_converge_to_the_gaussian_kernel_as_the_order_grows(scale
         errors.append(float((phi @ phi.T - exact).abs().max()))
     assert errors[0] > errors[1] > errors[2]
     assert errors[2] < 2e-4
-    assert (
-        float((phi @ phi.T - exact.square()).abs().max()) > 0.1
-    )  # another kernel: the check can fail
+    # Another kernel: the check can fail.
+    assert float((phi @ phi.T - exact.square()).abs().max()) > 0.1
 
 
 @pytest.mark.parametrize(("order", "scale", "stretch"), CASES)
@@ -148,9 +147,8 @@ def test_sums_on_the_grid_are_the_sums_of_features(order, scale, stretch):
     sums, squares = grid.sums(x)
     direct = features(x.double()).sum(dim=1)  # (classes, numbers, order + 1)
     assert torch.allclose(sums.double(), direct @ grid.rotation, atol=4e-3)
-    assert torch.allclose(
-        squares.double(), features(x.double()).square().sum(dim=(1, 2, 3)), rtol=2e-3
-    )
+    lengths = features(x.double()).square().sum(dim=(1, 2, 3))
+    assert torch.allclose(squares.double(), lengths, rtol=2e-3)
     # What the rotation leaves out has no length for any number in [0, 1].
     lost = direct - direct @ grid.rotation @ grid.rotation.T
     assert float(lost.norm()) < 1e-3 * float(direct.norm())

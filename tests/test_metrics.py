@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 import torch
 from scipy.linalg import sqrtm
 
+from data import stripes
 from sfumato.data import Dataset
 from sfumato.errors import BadInput
 from sfumato.evaluation import evaluate
@@ -21,6 +23,7 @@ from sfumato.evaluation.distributions import (
 )
 from sfumato.evaluation.frechet import (
     Moments,
+    _mmd,
     frechet,
     frechet_distance,
     kernel_distance,
@@ -41,14 +44,6 @@ def exact(points: int, dim: int, seed: int) -> np.ndarray:
     rows = gaussian(points, dim, seed)
     rows -= rows.mean(0)
     return rows @ np.linalg.inv(np.linalg.cholesky(np.cov(rows, rowvar=False))).T
-
-
-def pictures(n: int = 60, seed: int = 0, channels: int = 1, size: int = 8, bright: float = 0.5):
-    draw = DRAW(seed)
-    codes = np.arange(n) % 3
-    pixels = draw.uniform(0, 0.3, (n, channels, size, size)).astype(np.float32)
-    pixels[np.arange(n), :, codes] += bright
-    return Dataset.from_arrays(pixels, codes, classes=3, name=f"pictures-{seed}")
 
 
 def fake_inception(pixels: torch.Tensor) -> torch.Tensor:
@@ -80,13 +75,9 @@ def test_fid_agrees_with_the_published_formula(dim):
     )
 
 
-def test_fid_of_shifted_gaussians_is_the_squared_shift():
+def test_fid_of_shifted_and_scaled_gaussians_is_known():
     rows, shift = exact(200, 6, 0), np.array([1.0, -2.0, 0.5, 0, 0, 3.0])
     assert frechet(rows, rows + shift).value == pytest.approx(float(shift @ shift), rel=1e-9)
-
-
-def test_fid_of_scaled_gaussians_is_the_squared_difference_of_deviations():
-    rows = exact(200, 6, 0)
     assert frechet(rows, 3 * rows).value == pytest.approx(6 * (3 - 1) ** 2, rel=1e-9)
     assert frechet(rows, rows).value == pytest.approx(0, abs=1e-9)
 
@@ -124,22 +115,21 @@ def test_fid_of_fewer_records_than_features_works():
 
 
 def test_a_metric_with_fewer_records_than_features_says_so():
-    sets = pictures(4, size=16), pictures(5, 1, size=16)
-    few = evaluate(*sets, metrics="fid", networks=NETWORKS, size_is_public=True)
-    assert "rank at most 3 of 16" in few["fid"].note
-    assert "too high, by roughly" in few["fid"].note
-    few = evaluate(*sets, metrics="fid", networks=NETWORKS)
-    assert "rank" not in few["fid"].note
-    assert "too high, by roughly" in few["fid"].note
-    many = evaluate(pictures(80), pictures(80, 1), metrics="fid", networks=NETWORKS)
-    assert "rank" not in many["fid"].note
+    def note(n: int, size: int, **how: bool) -> str:
+        sets = stripes(n, size=size), stripes(n + 1, 1, size=size)
+        return evaluate(*sets, metrics="fid", networks=NETWORKS, **how)["fid"].note
+
+    assert "rank at most 3 of 16" in note(4, 16, size_is_public=True)
+    for told in (note(4, 16, size_is_public=True), note(4, 16)):
+        assert "too high, by roughly" in told
+    assert "rank" not in note(4, 16) + note(80, 8)
 
 
 @pytest.mark.parametrize("name", ["fid", "kid"])
 def test_one_image_is_too_few(name):
     one = Dataset.from_arrays(np.zeros((1, 8, 8), np.uint8), [0], classes=3)
     with pytest.raises(BadInput, match="at least two"):
-        evaluate(one, pictures(), metrics=name, networks=NETWORKS)
+        evaluate(one, stripes(), metrics=name, networks=NETWORKS)
 
 
 def test_kid_is_centred_on_zero_for_equal_distributions_and_covers_it():
@@ -165,8 +155,6 @@ def test_kid_on_one_subset_is_the_double_sum():
         sum(kernel(x[i], x[j]) + kernel(y[i], y[j]) for i, j in pairs if i != j) / 12
         - 2 * sum(kernel(x[i], y[j]) for i, j in pairs) / 16
     )
-    from sfumato.evaluation.frechet import _mmd
-
     assert _mmd(x, y) == pytest.approx(expected, rel=1e-12)
 
 
@@ -205,30 +193,30 @@ def test_copies_are_at_distance_zero_whatever_their_size():
 
 def test_too_few_records_for_five_neighbours_are_refused():
     with pytest.raises(BadInput, match="at least 6 records"):
-        evaluate(pictures(5), pictures(), metrics="prdc-pixels")
+        evaluate(stripes(5), stripes(), metrics="prdc-pixels")
 
 
 def test_copies_of_the_training_set_are_found_and_fresh_records_are_not():
-    train, test = pictures(150, 0), pictures(120, 1)
+    train, test = stripes(150, 0), stripes(120, 1)
     copied = evaluate(train, test, metrics="memorisation", train=train)
     assert copied["memorisation.share"].value == 1
     assert copied["memorisation.p"].value < 1e-6
     assert copied["memorisation.nearer"].low > 0.5
-    fresh = evaluate(pictures(120, 2), test, metrics="memorisation", train=train)
+    fresh = evaluate(stripes(120, 2), test, metrics="memorisation", train=train)
     assert fresh["memorisation.share"].value < 0.06
     assert fresh["memorisation.p"].value > 0.001
     assert fresh["memorisation.nearer"].low < 0.5 < fresh["memorisation.nearer"].high
     for metric in copied:
-        assert metric.source.endswith("REAL TRAINING data pictures-0; not covered by ε")
+        assert metric.source.endswith("REAL TRAINING data stripes-0; not covered by ε")
         assert metric.note.startswith("READS THE REAL TRAINING DATA")
 
 
 def test_memorisation_without_the_training_set_says_what_to_pass():
     for name in ("memorisation", "memorisation.p"):
         with pytest.raises(BadInput, match="pass train="):
-            evaluate(pictures(), pictures(60, 1), metrics=name)
+            evaluate(stripes(), stripes(60, 1), metrics=name)
     with pytest.raises(BadInput, match="training images are 9×9"):
-        evaluate(pictures(), pictures(), metrics="memorisation", train=pictures(size=9))
+        evaluate(stripes(), stripes(), metrics="memorisation", train=stripes(size=9))
 
 
 # ------------------------------------------------------------------------- PRD and NDB
@@ -268,34 +256,40 @@ def test_ndb_calls_few_bins_of_equal_distributions_different():
 
 
 def test_distribution_metrics_know_the_same_from_the_other():
-    same = evaluate(pictures(200), pictures(200, 1), metrics=("prd", "ndb"), networks=NETWORKS)
+    same = evaluate(stripes(200), stripes(200, 1), metrics=("prd", "ndb"), networks=NETWORKS)
     assert same["prd.f8"].value > 0.85 and same["prd.f1-8"].value > 0.85
     assert same["ndb"].value < 0.3
     flat = Dataset.from_arrays(np.zeros((60, 8, 8), np.uint8), np.arange(60) % 3, classes=3)
-    other = evaluate(flat, pictures(200, 1), metrics=("prd", "ndb"), networks=NETWORKS)
+    other = evaluate(flat, stripes(200, 1), metrics=("prd", "ndb"), networks=NETWORKS)
     assert other["prd.f8"].value < 0.2
     assert "same features" in other["prd.f8"].note
     with pytest.raises(BadInput, match="at least 50 images"):
-        evaluate(pictures(30), pictures(200, 1), metrics="ndb")
+        evaluate(stripes(30), stripes(200, 1), metrics="ndb")
 
 
 # ------------------------------------------------------------------------- what metrics share
 
 
-def test_features_do_not_depend_on_the_batch_and_are_computed_once():
-    calls = []
+def counting() -> tuple[list[int], Callable[[torch.Tensor], torch.Tensor]]:
+    """A network, and how many images it has seen at each call."""
+    seen: list[int] = []
 
     def counted(pixels: torch.Tensor) -> torch.Tensor:
-        calls.append(len(pixels))
+        seen.append(len(pixels))
         return fake_inception(pixels)
 
+    return seen, counted
+
+
+def test_features_do_not_depend_on_the_batch_and_are_computed_once():
+    seen, counted = counting()
     found = []
     for batch in (1, 7, 100):
-        comparison = Comparison(pictures(20), pictures(30), networks={"n": counted})
+        comparison = Comparison(stripes(20), stripes(30), networks={"n": counted})
         found.append(comparison.features("real", "n", 0, lambda _: None, batch))
         again = comparison.features("real", "n", 0, lambda _: None, batch)
         assert again is found[-1]
-    assert sum(calls) == 90
+    assert sum(seen) == 90
     torch.testing.assert_close(found[0], found[1], rtol=1e-6, atol=1e-7)
     torch.testing.assert_close(found[0], found[2], rtol=1e-6, atol=1e-7)
 
@@ -303,9 +297,7 @@ def test_features_do_not_depend_on_the_batch_and_are_computed_once():
 def test_large_sets_are_drawn_from_by_the_seed_and_the_note_says_so(monkeypatch):
     monkeypatch.setattr(Comparison, "most_embedded", 40)
     found = [
-        evaluate(
-            pictures(90), pictures(60, 1), metrics="prdc-pixels", seed=seed, size_is_public=True
-        )
+        evaluate(stripes(90), stripes(60, 1), metrics="prdc-pixels", seed=seed, size_is_public=True)
         for seed in (0, 0, 1)
     ]
     values = [[m.value for m in result] for result in found]
@@ -316,19 +308,14 @@ def test_large_sets_are_drawn_from_by_the_seed_and_the_note_says_so(monkeypatch)
 def test_a_network_that_gives_nan_is_named():
     broken = {"fid-inception": lambda pixels: pixels.flatten(1) * math.nan}
     with pytest.raises(BadInput, match="features of fid-inception are not one finite vector"):
-        evaluate(pictures(), pictures(), metrics="fid", networks=broken)
+        evaluate(stripes(), stripes(), metrics="fid", networks=broken)
 
 
 def test_features_are_kept_for_published_sets_only(monkeypatch, tmp_path):
     monkeypatch.setenv("SFUMATO_CACHE", str(tmp_path))
-    seen = []
-
-    def counting(pixels: torch.Tensor) -> torch.Tensor:
-        seen.append(len(pixels))
-        return fake_inception(pixels)
-
-    monkeypatch.setattr("sfumato.public.weights.get_network", lambda name, progress=None: counting)
-    published, synthetic = pictures(40, 1), pictures(30, 2)
+    seen, counted = counting()
+    monkeypatch.setattr("sfumato.public.weights.get_network", lambda name, progress=None: counted)
+    published, synthetic = stripes(40, 1), stripes(30, 2)
     published.published_as = "some-set:test"
     first = evaluate(synthetic, published, metrics="fid")["fid"].value
     assert sum(seen) == 70
@@ -338,5 +325,5 @@ def test_features_are_kept_for_published_sets_only(monkeypatch, tmp_path):
     assert [p.name for p in kept] == ["some-set-test.fid-inception.safetensors"]
     kept[0].write_bytes(b"torn")
     assert evaluate(synthetic, published, metrics="fid")["fid"].value == first
-    evaluate(synthetic, pictures(40, 3), metrics="fid")
+    evaluate(synthetic, stripes(40, 3), metrics="fid")
     assert len(list((tmp_path / "features").iterdir())) == 1

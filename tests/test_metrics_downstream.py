@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from itertools import combinations
 
 import numpy as np
@@ -15,7 +16,8 @@ from sklearn.datasets import load_digits
 from sklearn.metrics import average_precision_score, roc_auc_score
 from sklearn.tree import DecisionTreeClassifier
 
-from sfumato.data import Column, Dataset, Schema, gaussians, schema_of
+from data import SHOP, digits, shop, stripes
+from sfumato.data import Dataset, gaussians, schema_of
 from sfumato.errors import BadInput
 from sfumato.evaluation import evaluate, list_metrics, preset_metrics, twelve
 from sfumato.evaluation.classifiers import ConvNet, ResNet9
@@ -37,54 +39,12 @@ NETWORKS = {
     "fid-inception": lambda pixels: torch.nn.functional.avg_pool2d(pixels, 4).flatten(1),
     "lpips-alexnet": lambda pixels: pixels.mean((2, 3)),
 }
-needs_xgboost = pytest.mark.skipif(not twelve.has_xgboost(), reason="xgboost is not installed")
 
 
 @pytest.fixture(scope="module")
-def digits() -> tuple[torch.Tensor, torch.Tensor]:
-    images, codes = load_digits(return_X_y=True)
-    return torch.from_numpy(images / 16.0).float().view(-1, 1, 8, 8), torch.from_numpy(codes)
-
-
-def pictures(n: int = 90, seed: int = 0, channels: int = 1, classes: int = 3) -> Dataset:
-    draw = DRAW(seed)
-    codes = np.arange(n) % classes
-    pixels = draw.uniform(0, 0.3, (n, channels, 8, 8)).astype(np.float32)
-    pixels[np.arange(n), :, codes] += 0.6
-    return Dataset.from_arrays(pixels, codes, classes=classes, name=f"pictures-{seed}")
-
-
-SCHEMA = Schema(
-    kind="table",
-    columns=(
-        Column(name="age", kind="numerical", low=0, high=100, missing=True),
-        Column(name="colour", kind="categorical", categories=("red", "green", "blue")),
-        Column(name="size", kind="ordinal", categories=("s", "m", "l")),
-        Column(name="height", kind="numerical", low=-1, high=1),
-        Column(name="weight", kind="numerical", low=-1, high=1),
-    ),
-    classes=("no", "yes"),
-    label="bought",
-)
-
-
-def table(n: int = 400, seed: int = 0, schema: Schema = SCHEMA) -> Dataset:
-    draw = DRAW(seed)
-    values = np.stack(
-        [
-            draw.uniform(0, 100, n),
-            draw.integers(0, 3, n),
-            draw.integers(0, 3, n),
-            draw.uniform(-1, 1, n),
-            draw.uniform(-1, 1, n),
-        ],
-        1,
-    )
-    labels = (values[:, 3] + 0.3 * draw.standard_normal(n) > 0.2).astype(np.int64)
-    values[draw.uniform(size=n) < 0.1, 0] = np.nan
-    return Dataset.from_values(
-        values.astype(np.float32), labels, schema=schema, name=f"table-{seed}"
-    )
+def rows_and_codes() -> tuple[torch.Tensor, torch.Tensor]:
+    batch = digits().take(range(1797))
+    return batch.pixels(), batch.labels
 
 
 def mixture(n: int = 2000, seed: int = 0) -> Dataset:
@@ -104,10 +64,10 @@ def mixture(n: int = 2000, seed: int = 0) -> Dataset:
 
 @pytest.mark.filterwarnings("ignore:Liblinear failed to converge")
 @pytest.mark.parametrize("name", list(TWELVE))
-def test_each_of_the_twelve_learns_digits(digits, name):
+def test_each_of_the_twelve_learns_digits(rows_and_codes, name):
     if name == "xgb" and not twelve.has_xgboost():
         pytest.skip("xgboost is not installed")
-    rows, codes = digits
+    rows, codes = rows_and_codes
     model = TWELVE[name].build(0)
     if name == "svc":
         model.build = lambda k: twelve.LinearSVC(loss="hinge", random_state=0)  # fewer iterations
@@ -173,10 +133,12 @@ def test_a_stump_from_histograms_is_the_one_of_an_exact_search(seed):
     assert np.allclose(leaf, [[0.5, 0.25, 0.25]] * 2)
 
 
-def test_boosting_by_histograms_follows_the_exact_search_stump_for_stump(monkeypatch):
+def test_boosting_by_histograms_follows_the_exact_search_stump_for_stump(
+    rows_and_codes, monkeypatch
+):
     # Weights soon span sixteen digits, where a careless sum of the smaller side picks other stumps.
-    images, labels = load_digits(return_X_y=True)
-    rows, codes = torch.tensor(images).float() / 16, torch.tensor(labels)
+    rows, codes = rows_and_codes
+    rows = rows.flatten(1)
     fast, exact = AdaBoost(0), AdaBoost(0)
     fast.stumps = exact.stumps = 30
     fast.fit(rows, codes, 10, lambda _: None)
@@ -206,9 +168,9 @@ def test_adaboost_of_two_classes_is_real_adaboost():
     np.testing.assert_allclose(model.scores(rows)[:, 0].numpy() * 6, total, rtol=1e-6)
 
 
-def test_the_mean_is_that_of_the_twelve(monkeypatch):
+def test_the_mean_is_that_of_the_twelve():
     names = [f"accuracy.{name}" for name in TWELVE if name != "xgb" or twelve.has_xgboost()]
-    found = evaluate(pictures(), pictures(60, 1), metrics=(*names, "accuracy.mean12"))
+    found = evaluate(stripes(90), stripes(60, 1), metrics=(*names, "accuracy.mean12"))
     mean = np.mean([found[name].value for name in names])
     assert found["accuracy.mean12"].value == pytest.approx(mean)
     assert found["accuracy.mean12"].low <= mean <= found["accuracy.mean12"].high
@@ -216,11 +178,11 @@ def test_the_mean_is_that_of_the_twelve(monkeypatch):
 
 def test_without_xgboost_the_mean_says_so_and_the_name_says_what_to_install(monkeypatch):
     monkeypatch.setattr("sfumato.evaluation.downstream.has_xgboost", lambda: False)
-    found = evaluate(pictures(), pictures(60, 1), metrics="accuracy.mean12")
+    found = evaluate(stripes(90), stripes(60, 1), metrics="accuracy.mean12")
     assert "over 11 classifiers: xgboost is not installed" in found["accuracy.mean12"].note
     with pytest.raises(BadInput, match=r"install sfumato\[xgboost\]"):
-        evaluate(pictures(), pictures(60, 1), metrics="accuracy.xgb")
-    assert "accuracy.xgb" not in preset_metrics("paper", pictures().schema)
+        evaluate(stripes(90), stripes(60, 1), metrics="accuracy.xgb")
+    assert "accuracy.xgb" not in preset_metrics("paper", stripes(90).schema)
 
 
 @pytest.mark.filterwarnings(
@@ -228,34 +190,52 @@ def test_without_xgboost_the_mean_says_so_and_the_name_says_what_to_install(monk
 )  # the logarithms of naive Bayes, of variance 0
 def test_equal_images_do_not_end_the_twelve():
     flat = Dataset.from_arrays(np.zeros((40, 8, 8), np.uint8), np.arange(40) % 3, classes=3)
-    found = evaluate(flat, pictures(60, 1), metrics=("accuracy.lda", "accuracy.mean12"))
+    found = evaluate(flat, stripes(60, 1), metrics=("accuracy.lda", "accuracy.mean12"))
     assert "cannot be fitted" in found["accuracy.lda"].note
     assert found["accuracy.mean12"].value == pytest.approx(1 / 3, abs=0.1)
 
 
-def test_resnet9_learns_and_is_determined_by_its_seed():
+def fitted(kind, seed, rows, codes, **settings):
+    model = kind(seed)
+    for name, value in settings.items():
+        setattr(model, name, value)
+    model.fit(rows, codes, int(codes.max()) + 1, lambda _: None)
+    return model
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings"),
+    [
+        (ConvNet, {"least_images": 128}),
+        (ResNet9, {"width": 4, "least_images": 900, "batch": 24}),
+    ],
+)
+def test_a_network_is_determined_by_its_seed_and_leaves_the_global_one_alone(kind, settings):
     codes = torch.arange(96) % 3
     rows = 0.3 * torch.rand(96, 3, 8, 8, generator=torch.Generator().manual_seed(0))
-    rows[torch.arange(96), codes] += (
-        0.4  # the class is a colour: a place would not survive the shifts
-    )
-    found = []
-    for seed in (1, 1, 2):
-        model = ResNet9(seed)
-        model.width, model.least_images, model.batch = 4, 900, 24
-        model.fit(rows, codes, 3, lambda _: None)
-        found.append(model.network_(rows))
+    rows[torch.arange(96), codes] += 0.4  # a colour: a place would not survive ResNet9's shifts
+    before = torch.random.get_rng_state()
+    found = [fitted(kind, seed, rows, codes, **settings).network_(rows) for seed in (1, 1, 2)]
+    assert torch.equal(torch.random.get_rng_state(), before)
     assert torch.equal(found[0], found[1]) and not torch.equal(found[0], found[2])
-    assert float((found[0].argmax(1) == codes).float().mean()) > 0.8
-    for shape in ((1, 8, 8), (3, 9, 20), (3, 33, 32)):
-        model = ResNet9()
-        model.width, model.least_images = 2, 4
-        model.fit(torch.rand(4, *shape), torch.arange(4) % 2, 2, lambda _: None)
-        assert model.predict(torch.rand(3, *shape)).shape == (3,)
+    if kind is ResNet9:
+        assert float((found[0].argmax(1) == codes).float().mean()) > 0.8
 
 
-def test_accuracy_grows_with_the_synthetic_set_and_a_short_set_is_said(digits):
-    rows, codes = digits
+@pytest.mark.parametrize(
+    "shape", [(1, 8, 8), (3, 8, 8), (1, 9, 64), (3, 64, 2), (1, 28, 28), (3, 33, 47), (3, 9, 20)]
+)
+@pytest.mark.parametrize(
+    ("kind", "settings"),
+    [(ConvNet, {"least_images": 6}), (ResNet9, {"least_images": 6, "width": 2})],
+)
+def test_networks_take_any_channels_and_sizes(kind, settings, shape):
+    model = fitted(kind, 0, torch.rand(6, *shape), torch.arange(6) % 4, **settings)
+    assert model.predict(torch.rand(3, *shape)).shape == (3,)
+
+
+def test_accuracy_grows_with_the_synthetic_set_and_a_short_set_is_said(rows_and_codes):
+    rows, codes = rows_and_codes
     synthetic = Dataset.from_arrays(rows[:1200].numpy(), codes[:1200].numpy(), classes=10)
     real = Dataset.from_arrays(rows[1200:].numpy(), codes[1200:].numpy(), classes=10)
     found = evaluate(synthetic, real, metrics="curve", train=synthetic, size_is_public=True)
@@ -276,16 +256,12 @@ def test_accuracy_grows_with_the_synthetic_set_and_a_short_set_is_said(digits):
 
 
 def test_ranking_scores_are_scikit_learns_and_good_data_rank_well():
-    real = table(300, 1)
-    found = evaluate(
-        table(), real, metrics=("roc.logreg", "prc.logreg", "f1.logreg", "roc-hard.logreg")
-    )
-    assert found["roc.logreg"].value > 0.9
-    assert found["prc.logreg"].value > 0.8
-    assert found["f1.logreg"].value > 0.7
-    hard, soft = found["roc-hard.logreg"], found["roc.logreg"]
-    assert hard.value < soft.value
+    real = shop(300, 1)
+    least = {"roc.logreg": 0.9, "prc.logreg": 0.8, "f1.logreg": 0.7, "roc-hard.logreg": 0.0}
+    found = evaluate(shop(), real, metrics=tuple(least))
+    assert found["roc-hard.logreg"].value < found["roc.logreg"].value
     for metric in found:
+        assert metric.value > least[metric.name]
         assert metric.low < metric.value < metric.high
         assert metric.high - metric.low < 0.2
 
@@ -297,12 +273,9 @@ def test_scores_by_class_follow_scikit_learn():
     labels, scores = draw.integers(0, 3, 200), draw.uniform(size=(200, 3))
     outcome = Outcome(torch.from_numpy(scores.argmax(1)), torch.from_numpy(scores), ())
     ones = np.ones(200)
-    assert _SCORES["roc"].score(labels, outcome, ones) == pytest.approx(
-        np.mean([roc_auc_score(labels == c, scores[:, c]) for c in range(3)])
-    )
-    assert _SCORES["prc"].score(labels, outcome, ones) == pytest.approx(
-        np.mean([average_precision_score(labels == c, scores[:, c]) for c in range(3)])
-    )
+    for name, theirs in (("roc", roc_auc_score), ("prc", average_precision_score)):
+        expected = np.mean([theirs(labels == c, scores[:, c]) for c in range(3)])
+        assert _SCORES[name].score(labels, outcome, ones) == pytest.approx(expected)
     two = Outcome(torch.from_numpy((scores[:, 1] > 0.5) * 1), torch.from_numpy(scores[:, :2]), ())
     truth = labels > 0
     sensitivity = (scores[truth, 1] > 0.5).mean()
@@ -313,32 +286,27 @@ def test_scores_by_class_follow_scikit_learn():
 
 
 def test_real_records_of_one_class_cannot_be_ranked():
-    real = table(200, 1)
-    one = Dataset.from_values(
-        real.values[real.labels == 0], real.labels[real.labels == 0], schema=SCHEMA, name="one"
-    )
+    real = shop(200, 1)
+    no = real.labels == 0
+    one = Dataset.from_values(real.values[no], real.labels[no], schema=SHOP)
     with pytest.raises(BadInput, match="real records are of one class"):
-        evaluate(table(), one, metrics="roc.logreg")
+        evaluate(shop(), one, metrics="roc.logreg")
 
 
 def test_marginals_of_equal_tables_are_zero_and_of_disjoint_ones_one():
-    same = evaluate(table(), table(), metrics="marginals")
+    same = evaluate(shop(), shop(), metrics="marginals")
     assert [m.value for m in same] == [0, 0]
     low, high = (
-        Dataset.from_values(
-            np.tile(np.array([at, code, code, side, side], np.float32), (50, 1)),
-            np.arange(50) % 2,
-            schema=SCHEMA,
-        )
-        for at, code, side in ((1, 0, -0.9), (99, 2, 0.9))
+        Dataset.from_values(np.tile(np.float32(row), (50, 1)), np.arange(50) % 2, schema=SHOP)
+        for row in ([1, 0, 0, -0.9, -0.9], [99, 2, 2, 0.9, 0.9])
     )
     assert [m.value for m in evaluate(low, high, metrics="marginals")] == [1, 1]
 
 
 def test_marginals_agree_with_counting_and_with_their_noise_floor():
-    first, second = table(300, 1), table(500, 2)
+    first, second = shop(1200, 1), shop(2000, 2)
     found = evaluate(first, second, metrics="marginals.3way")["marginals.3way"]
-    a, b = (discretise(SCHEMA, torch.from_numpy(t.values))[0] for t in (first, second))
+    a, b = (discretise(SHOP, torch.from_numpy(t.values))[0] for t in (first, second))
     expected = []
     for subset in combinations(range(5), 3):
         p, q = ({}, {})
@@ -354,7 +322,7 @@ def test_marginals_agree_with_counting_and_with_their_noise_floor():
 
 def test_bins_cover_the_public_range_and_missing_values_have_their_own():
     rows = torch.tensor([[0.0, 0, 0, -1, 1], [100, 2, 2, 1, 0.999], [math.nan, 1, 1, 0, -1]])
-    codes, sizes = discretise(SCHEMA, rows)
+    codes, sizes = discretise(SHOP, rows)
     assert codes[:, 0].tolist() == [0, 14, 15]
     assert codes[:, 3].tolist() == [0, 14, 7]
     assert sizes.tolist() == [16, 4, 4, 16, 16]
@@ -397,7 +365,7 @@ def test_one_mode_is_one_mode():
 
 def test_the_likelihood_is_refused_where_no_density_is_known():
     with pytest.raises(BadInput, match="gaussians-2d only"):
-        evaluate(table(), table(), metrics="nll")
+        evaluate(shop(), shop(), metrics="nll")
 
 
 def test_pairs_are_within_classes_and_use_no_record_twice():
@@ -410,18 +378,18 @@ def test_pairs_are_within_classes_and_use_no_record_twice():
 
 
 def test_diversity_is_the_mean_squared_distance_of_the_embedding():
-    found = evaluate(pictures(), pictures(60, 1), metrics="diversity", networks=NETWORKS)
+    found = evaluate(stripes(90), stripes(60, 1), metrics="diversity", networks=NETWORKS)
     assert found["diversity.lpips"].source.startswith("synthetic data only")
     assert found["diversity.lpips-real"].source.startswith("real data")
     assert 0 < found["diversity.lpips"].low < found["diversity.lpips"].high
     flat = Dataset.from_arrays(np.full((12, 8, 8), 9, np.uint8), np.arange(12) % 3, classes=4)
-    other = Dataset.from_arrays(pictures(60, 1).images, pictures(60, 1).labels, classes=4)
+    other = Dataset.from_arrays(stripes(60, 1).images, stripes(60, 1).labels, classes=4)
     none = evaluate(flat, other, metrics="diversity.lpips", networks=NETWORKS)["diversity.lpips"]
     assert none.value == 0
     assert "the same" in none.note and "no two images of 3" in none.note
     single = Dataset.from_arrays(np.zeros((3, 8, 8), np.uint8), np.arange(3), classes=3)
     with pytest.raises(BadInput, match="at least two pairs of synthetic images"):
-        evaluate(single, pictures(), metrics="diversity", networks=NETWORKS)
+        evaluate(single, stripes(90), metrics="diversity", networks=NETWORKS)
 
 
 # ------------------------------------------------------------------------- every metric
@@ -455,19 +423,14 @@ def hurried(monkeypatch):
 
 @pytest.mark.parametrize(
     "make",
-    [
-        lambda seed: pictures(63, seed, channels=3),
-        lambda seed: table(120, seed),
-        lambda seed: mixture(75, seed),
-    ],
+    [partial(stripes, 63, channels=3), partial(shop, 120), partial(mixture, 75)],
     ids=["images", "table", "mixture"],
 )
 def test_every_metric_has_an_interval_a_source_and_full_progress(hurried, make):
     progress = Counting()
-    real = make(1)
-    found = evaluate(
-        make(0), real, preset="full", train=make(2), networks=NETWORKS, progress=progress
-    )
+    real = make(seed=1)
+    asked = {"preset": "full", "networks": NETWORKS, "progress": progress}
+    found = evaluate(make(seed=0), real, train=make(seed=2), **asked)
     expected = [info.name for info in list_metrics() if info.applies(real.schema)]
     assert [metric.name for metric in found] == expected
     assert progress.done == pytest.approx(progress.total, rel=1e-6)
@@ -481,30 +444,31 @@ def test_every_metric_has_an_interval_a_source_and_full_progress(hurried, make):
 
 
 def test_presets_grow_and_are_refused_when_unknown():
-    for data in (pictures(), pictures(channels=3), table(), mixture()):
+    for data in (stripes(90), stripes(channels=3), shop(), mixture()):
         quick, paper, full = (
             set(preset_metrics(name, data.schema)) for name in ("quick", "paper", "full")
         )
         assert quick and paper and quick | paper <= full
         assert not any(name.startswith("memorisation") for name in full)
-    assert {"accuracy.mean12", "accuracy.cnn"} <= set(preset_metrics("paper", pictures().schema))
-    assert "fid" not in preset_metrics("paper", pictures().schema)
-    assert {"fid", "accuracy.resnet9"} <= set(preset_metrics("paper", pictures(channels=3).schema))
-    assert {"roc.mean12", "prc.mean12", "marginals.3way"} <= set(
-        preset_metrics("paper", table().schema)
-    )
-    assert {"nll", "modes.covered", "f1.mean12"} <= set(preset_metrics("paper", mixture().schema))
+    for data, wanted in (
+        (stripes(), {"accuracy.mean12", "accuracy.cnn"}),
+        (stripes(channels=3), {"fid", "accuracy.resnet9"}),
+        (shop(), {"roc.mean12", "prc.mean12", "marginals.3way"}),
+        (mixture(), {"nll", "modes.covered", "f1.mean12"}),
+    ):
+        assert wanted <= set(preset_metrics("paper", data.schema))
+    assert "fid" not in preset_metrics("paper", stripes().schema)
     with pytest.raises(BadInput, match="no preset 'swift'; choose from quick, paper, full"):
-        evaluate(pictures(), pictures(), preset="swift")
+        evaluate(stripes(90), stripes(90), preset="swift")
 
 
 def test_a_preset_and_names_are_joined():
-    found = evaluate(table(), table(200, 1), preset="quick", metrics=("marginals.3way",))
+    found = evaluate(shop(), shop(200, 1), preset="quick", metrics=("marginals.3way",))
     assert [m.name for m in found] == ["accuracy.logreg", "accuracy.mlp", "marginals.3way"]
 
 
 def test_unlabelled_images_have_the_metrics_that_need_no_labels():
-    bare = Dataset.from_arrays(pictures().images)
+    bare = Dataset.from_arrays(stripes(90).images)
     names = preset_metrics("full", bare.schema)
     assert "fid" in names and not any(name.startswith(("accuracy", "curve")) for name in names)
     found = evaluate(bare, bare, metrics=("fid", "diversity.lpips"), networks=NETWORKS)

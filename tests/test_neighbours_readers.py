@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import tempfile
 from collections.abc import Callable, Sequence
 from decimal import Decimal
@@ -17,17 +16,18 @@ import pytest
 import torch
 from PIL import Image
 
+from data import write_idx
 from sfumato.data import Column, Dataset, Schema, load
 from sfumato.data.builders import open_arrays, write_arrays
 from sfumato.data.tables import CSV_BYTES, PARQUET_ROWS
 from sfumato.errors import BadInput
 from sfumato.testing.readers import COUNTS, check_reader
 
+NAN, INF = float("nan"), float("inf")
 FEW = (*range(0, 70, 7), 510, 513, 1023, 1024, 1025)
 AGE = Column(name="age", kind="numerical", low=0, high=120, missing=True)
 JOB = Column(name="job", kind="categorical", categories=("a", "b", "NA", "1.5"), missing=True)
 TABLE = Schema(kind="table", columns=(AGE, JOB), label="code", classes=("0", "1", "49301234567"))
-PIXELS = Schema(kind="images", shape=(1, 1, 2), classes=("0", "1"))
 
 
 def fresh(folder: Path, name: str) -> Callable[[], Path]:
@@ -80,12 +80,12 @@ def csv_reader(folder: Path, schema: Schema, header: bytes, *, end: bytes = b"\n
 
 
 @pytest.mark.parametrize("end", [b"\n", b""])
-def test_neighbour_csv_lines_are_records(tmp_path: Path, end: bytes) -> None:
+def test_neighbour_csv_lines_are_records(tmp_path, end):
     counts = COUNTS if end else FEW
     check_reader(csv_reader(tmp_path, TABLE, b"age,job,code", end=end), LINES, counts=counts)
 
 
-def test_neighbour_csv_with_a_mark_of_its_encoding_and_of_windows(tmp_path: Path) -> None:
+def test_neighbour_csv_with_a_mark_of_its_encoding_and_of_windows(tmp_path):
     check_reader(
         csv_reader(tmp_path, TABLE, b"\xef\xbb\xbfcode,age,job\r"),
         [b"1,40,a\r", b"0,41,b\r", b"0,42,b", b"2,?,\r", b'1,"40,a\r', b"1,40,a,b\r"],
@@ -93,7 +93,7 @@ def test_neighbour_csv_with_a_mark_of_its_encoding_and_of_windows(tmp_path: Path
     )
 
 
-def test_neighbour_csv_blocks_of_bytes(tmp_path: Path) -> None:
+def test_neighbour_csv_blocks_of_bytes(tmp_path):
     """Lines of 4 KiB, so that a few dozen of them cross the block that is read at once."""
     pad = b"x" * 4080
     lines = [pad + b",%d,a,1" % n for n in (1, 2, 3)]
@@ -106,14 +106,14 @@ def test_neighbour_csv_blocks_of_bytes(tmp_path: Path) -> None:
     )
 
 
-def test_neighbour_csv_of_one_column_counts_empty_lines(tmp_path: Path) -> None:
+def test_neighbour_csv_of_one_column_counts_empty_lines(tmp_path):
     schema = Schema(kind="table", columns=(AGE,))
     lines = [b"1", b"2.5", b"", b'""', b"\r", b"?", b'"', b"1,2", b"x"]
     check_reader(csv_reader(tmp_path, schema, b"age"), lines, counts=FEW)
 
 
 @pytest.mark.parametrize("value_range", [None, (-1.0, 1.0)])
-def test_neighbour_csv_of_pixels(tmp_path: Path, value_range: Any) -> None:
+def test_neighbour_csv_of_pixels(tmp_path, value_range):
     schema = Schema(kind="images", shape=(1, 1, 2), classes=("0", "1"), value_range=value_range)
     lines = [b"0,1,1", b"1,0,0", b"0,0,7", b"0.5,1,1", b"300,0,1", b",1,1", b'0,"1,1', b"-1,1,0"]
     check_reader(csv_reader(tmp_path, schema, b"pixel_0,pixel_1,label"), lines, counts=FEW)
@@ -135,30 +135,13 @@ def parquet_reader(folder: Path, schema: Schema, layout: pa.Schema, **options: A
 
 
 CODES: dict[Any, list[Any]] = {
-    pa.float64(): [
-        1.0,
-        0.0,
-        -0.0,
-        0.5,
-        49301234567.0,
-        1e18,
-        float("nan"),
-        float("inf"),
-        None,
-        1e300,
-    ],
-    pa.float32(): [1.0, -0.0, 0.5, 0.1, float("nan"), None, 1e30],
+    pa.float64(): [1.0, 0.0, -0.0, 0.5, 49301234567.0, 1e18, NAN, INF, None, 1e300],
+    pa.float32(): [1.0, -0.0, 0.5, 0.1, NAN, None, 1e30],
     pa.int64(): [1, 0, 49301234567, -1, 2**62, None],
     pa.uint64(): [1, 0, 49301234567, 2**64 - 1, None],
     pa.string(): ["1", " 0 ", "1.0", "49301234567", "", "NA", "zebra", "x" * 5000, None],
     pa.bool_(): [True, False, None],
-    pa.decimal128(20, 3): [
-        Decimal("1.000"),
-        Decimal("-0.000"),
-        Decimal("0.5"),
-        Decimal("49301234567"),
-        None,
-    ],
+    pa.decimal128(20, 3): [*map(Decimal, ("1.000", "-0.000", "0.5", "49301234567")), None],
     pa.date32(): [0, 20_000, None],
     pa.binary(): [b"1", b"0", b"\xff", None],
     pa.dictionary(pa.int8(), pa.string()): ["1", "0", "zebra", None],
@@ -166,20 +149,17 @@ CODES: dict[Any, list[Any]] = {
 
 
 @pytest.mark.parametrize("kind", CODES, ids=str)
-def test_neighbour_parquet_codes_of_every_type(tmp_path: Path, kind: Any) -> None:
+def test_neighbour_parquet_codes_of_every_type(tmp_path, kind):
     layout = pa.schema([("age", pa.float64()), ("job", pa.string()), ("code", kind)])
     records = [(40.0, "a", code) for code in CODES[kind]]
     counts = COUNTS if kind == pa.float64() else FEW
     check_reader(parquet_reader(tmp_path, TABLE, layout, row_group_size=50), records, counts=counts)
 
 
-def test_neighbour_parquet_cells_and_row_groups(tmp_path: Path) -> None:
+def test_neighbour_parquet_cells_and_row_groups(tmp_path):
     layout = pa.schema([("age", pa.float64()), ("job", pa.float32()), ("code", pa.string())])
-    numbers = [40.0, None, float("nan"), float("inf"), -1e308, 1e-320, 0.5]
-    records = [
-        (age, job, "1")
-        for age, job in zip(numbers, [1.5, None, 1.0, 0.5, -0.0, 3.0, 1e30], strict=True)
-    ]
+    ages, jobs = [40.0, None, NAN, INF, -1e308, 1e-320, 0.5], [1.5, None, 1.0, 0.5, -0.0, 3.0, 1e30]
+    records = [(age, job, "1") for age, job in zip(ages, jobs, strict=True)]
     check_reader(parquet_reader(tmp_path, TABLE, layout, row_group_size=64), records, counts=FEW)
     around = [PARQUET_ROWS - 1, PARQUET_ROWS, PARQUET_ROWS + 1]
     check_reader(
@@ -187,10 +167,10 @@ def test_neighbour_parquet_cells_and_row_groups(tmp_path: Path) -> None:
     )
 
 
-def test_neighbour_parquet_of_floating_point_pixels(tmp_path: Path) -> None:
+def test_neighbour_parquet_of_floating_point_pixels(tmp_path):
     schema = Schema(kind="images", shape=(1, 1, 2), classes=("0", "1"), value_range=(-1.0, 1.0))
     layout = pa.schema([("pixel_0", pa.float32()), ("pixel_1", pa.float32()), ("label", pa.int8())])
-    odd = [0.0, -1.0, 1.0, 7.0, float("nan"), float("inf"), 1e-40, None]
+    odd = [0.0, -1.0, 1.0, 7.0, NAN, INF, 1e-40, None]
     records = [(value, 0.5, index % 3) for index, value in enumerate(odd)]
     check_reader(parquet_reader(tmp_path, schema, layout), records, counts=FEW)
 
@@ -199,14 +179,14 @@ FRAME: list[tuple[Any, Any, Any]] = [
     (40, "a", "1"),
     (41.5, " b ", 0),
     (None, None, 1.0),
-    (float("nan"), 1.5, -0.0),
+    (NAN, 1.5, -0.0),
     (1, "NA", 49301234567),
     (2, Decimal("1.50"), 49301234567.0),
     (np.float32(3), pd.NA, np.int8(1)),
     # Refused:
     (40, "zebra", "1"),
     (500, "a", "1"),
-    (float("inf"), "a", "1"),
+    (INF, "a", "1"),
     ("40", "a", "1"),
     (True, "a", "1"),
     (40, "a", 0.5),
@@ -217,11 +197,11 @@ FRAME: list[tuple[Any, Any, Any]] = [
 
 
 @pytest.mark.parametrize("form", ["frame", "lists"])
-def test_neighbour_frames_of_mixed_objects(form: str) -> None:
+def test_neighbour_frames_of_mixed_objects(form):
     def open_with(rows: Sequence[tuple[Any, ...]]) -> Dataset:
         columns = dict(zip(("age", "job", "code"), map(list, zip(*rows, strict=True)), strict=True))
         if form == "frame":
-            return Dataset.from_table(pd.DataFrame(columns, dtype=object), TABLE)  # type: ignore[arg-type]
+            return Dataset.from_table(pd.DataFrame(columns, dtype=object), TABLE)
         return Dataset.from_table(columns, TABLE)
 
     check_reader(open_with, FRAME, counts=FEW)
@@ -230,13 +210,13 @@ def test_neighbour_frames_of_mixed_objects(form: str) -> None:
 # ------------------------------------------------------------------------------------------- arrays
 
 BYTES = [(np.full((2, 2), v, np.uint8), label) for v, label in ((0, 0), (255, 1), (7, 9), (9, -1))]
-ODD = [0.0, 1.0, -1.0, 7.0, float("nan"), float("inf"), -float("inf"), 1e-40, 3e38]
+ODD = [0.0, 1.0, -1.0, 7.0, NAN, INF, -INF, 1e-40, 3e38]
 FLOATS = [(np.full((2, 2), v, np.float32), index % 3) for index, v in enumerate(ODD)]
 
 
 @pytest.mark.parametrize("writer", [np.savez, np.savez_compressed])
 @pytest.mark.parametrize("records", [BYTES, FLOATS], ids=["bytes", "floats"])
-def test_neighbour_npz(tmp_path: Path, writer: Any, records: list[tuple[Any, int]]) -> None:
+def test_neighbour_npz(tmp_path, writer, records):
     path = fresh(tmp_path, "x.npz")
 
     def open_with(rows: Sequence[tuple[Any, int]]) -> Dataset:
@@ -248,7 +228,7 @@ def test_neighbour_npz(tmp_path: Path, writer: Any, records: list[tuple[Any, int
     check_reader(open_with, records, counts=COUNTS if writer is np.savez else FEW)
 
 
-def test_neighbour_arrays_in_memory() -> None:
+def test_neighbour_arrays_in_memory():
     def open_with(rows: Sequence[tuple[Any, int]]) -> Dataset:
         labels = np.array([r[1] for r in rows])
         return Dataset.from_arrays(
@@ -259,24 +239,19 @@ def test_neighbour_arrays_in_memory() -> None:
 
 
 @pytest.mark.parametrize("end", ["", ".gz"])
-def test_neighbour_idx(tmp_path: Path, end: str) -> None:
+def test_neighbour_idx(tmp_path, end):
     path = fresh(tmp_path, f"train-images-idx3-ubyte{end}")
-
-    def write(file: Path, array: Any) -> None:
-        sizes = np.array(array.shape, ">u4").tobytes()
-        raw = bytes([0, 0, 8, array.ndim]) + sizes + array.astype(np.uint8).tobytes()
-        file.write_bytes(gzip.compress(raw, 1) if end else raw)
 
     def open_with(rows: Sequence[tuple[Any, int]]) -> Dataset:
         file = path()
-        write(file, np.stack([r[0] for r in rows]))
-        write(file.with_name(f"train-labels-idx1-ubyte{end}"), np.array([r[1] for r in rows]))
+        write_idx(file, np.stack([r[0] for r in rows]))
+        write_idx(file.with_name(f"train-labels-idx1-ubyte{end}"), np.array([r[1] for r in rows]))
         return load(file, classes=2)
 
     check_reader(open_with, BYTES, counts=FEW)
 
 
-def test_neighbour_arrays_of_named_sets(tmp_path: Path) -> None:
+def test_neighbour_arrays_of_named_sets(tmp_path):
     path = fresh(tmp_path, "x")
     schema = Schema(kind="images", shape=(1, 2, 2), classes=("0", "1"))
 
@@ -291,7 +266,7 @@ def test_neighbour_arrays_of_named_sets(tmp_path: Path) -> None:
 # ----------------------------------------------------------------------------------------- pictures
 
 
-def test_neighbour_pictures_in_a_folder(tmp_path: Path) -> None:
+def test_neighbour_pictures_in_a_folder(tmp_path):
     def save(name: str, picture: Image.Image, **options: Any) -> bytes:
         file = tmp_path / name
         picture.save(file, **options)
@@ -345,9 +320,7 @@ def counts_of(data: Dataset) -> torch.Tensor:
     ("good", "classes"),
     [(1.0, ("0", "1")), (-0.0, ("0", "1")), (49301234567.0, ("49301234567", "0"))],
 )
-def test_neighbour_class_counts_move_by_one_when_an_odd_number_comes(
-    tmp_path: Path, good: float, classes: tuple[str, ...]
-) -> None:
+def test_neighbour_class_counts_move_by_one_when_an_odd_number_comes(tmp_path, good, classes):
     schema = Schema(kind="table", columns=(AGE,), label="code", classes=classes)
     found = []
     for name, last in (("a", good), ("b", 0.5)):
@@ -360,7 +333,7 @@ def test_neighbour_class_counts_move_by_one_when_an_odd_number_comes(
     assert (found[0] - found[1]).norm() == 1
 
 
-def test_neighbour_two_stray_quotes_swallow_no_record_between_them(tmp_path: Path) -> None:
+def test_neighbour_two_stray_quotes_swallow_no_record_between_them(tmp_path):
     path = tmp_path / "t.csv"
     for first, second in (('"x', "y"), ("x", '"y'), ('"x', 'y"'), ('"secret', '"y')):
         lines = ["40,a,1"] * 1000

@@ -41,20 +41,20 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 # -- rows -----------------------------------------------------------------------------------------------------------
 
 
-def test_other_rows_pass() -> None:
+def test_other_rows_pass():
     refuse_overlap(images(3000), images(3000, seed=1))
 
 
 @pytest.mark.parametrize("at", [0, 1, 1022, 1023, 1024, 2047, 2048, 2999])
 @pytest.mark.parametrize("where", [0, 1023, 1024, 1499])
-def test_one_common_row_anywhere_is_enough(at: int, where: int) -> None:
+def test_one_common_row_anywhere_is_enough(at, where):
     private, public = pixels(3000), pixels(1500, seed=1)
     public[where] = private[at]
     with pytest.raises(BadInput, match="voids the guarantee"):
         refuse_overlap(Dataset.from_arrays(private), Dataset.from_arrays(public))
 
 
-def test_labels_order_type_and_repetition_do_not_hide_a_copy() -> None:
+def test_labels_order_type_and_repetition_do_not_hide_a_copy():
     private = images(300)
     upside_down = pixels(300)[::-1]
     for public in (
@@ -71,7 +71,7 @@ def test_labels_order_type_and_repetition_do_not_hide_a_copy() -> None:
             refuse_overlap(public, private)
 
 
-def test_images_of_one_colour_are_no_overlap_and_any_other_pair_is() -> None:
+def test_images_of_one_colour_are_no_overlap_and_any_other_pair_is():
     rng = np.random.default_rng(3)
     colours = rng.integers(0, 256, (6, 3, 1, 1), dtype=np.uint8)
     blank = np.broadcast_to(colours, (6, 3, 8, 8)).copy()
@@ -84,14 +84,14 @@ def test_images_of_one_colour_are_no_overlap_and_any_other_pair_is() -> None:
         refuse_overlap(Dataset.from_arrays(private), Dataset.from_arrays(public))
 
 
-def test_a_record_of_nan_neither_fails_nor_matches() -> None:
+def test_a_record_of_nan_neither_fails_nor_matches():
     rows = np.full((4, 1, 8, 8), np.nan, np.float32)
     private = Dataset(ArraySource(rows, None), Schema(kind="images", shape=(1, 8, 8)), "broken")
     refuse_overlap(private, Dataset.from_arrays(pixels(5)))
     refuse_overlap(private, private)  # blank
 
 
-def test_tables_are_compared_as_methods_see_them() -> None:
+def test_tables_are_compared_as_methods_see_them():
     columns = (
         Column(name="age", kind="numerical", low=-10.0, high=100.0, missing=True),
         Column(name="kind", kind="categorical", categories=("a", "b"), missing=True),
@@ -108,7 +108,7 @@ def test_tables_are_compared_as_methods_see_them() -> None:
             refuse_overlap(table((5, 1), mine), table(theirs, (7, 0)))
 
 
-def test_digests_differ_from_one_comparison_to_the_next() -> None:
+def test_digests_differ_from_one_comparison_to_the_next():
     """Unkeyed ones could be looked up by whoever guesses a record."""
     data = images(20)
     first, second = (overlap._all_digests(data, key) for key in (b"1" * 32, b"2" * 32))
@@ -116,26 +116,36 @@ def test_digests_differ_from_one_comparison_to_the_next() -> None:
     assert not set(first) & set(second)
 
 
+class Unread(Dataset):
+    def __init__(self, source: Dataset) -> None:
+        super().__init__(source._source, source.schema, source.name)
+
+    def batches(self, size: int):
+        raise AssertionError("a row was read")
+
+
 # -- fitting --------------------------------------------------------------------------------------------------------
 
 
-def test_two_loads_of_one_file_and_a_renamed_copy_are_refused(tmp_path: Path) -> None:
-    np.savez(tmp_path / "patients.npz", images=pixels(), labels=np.arange(200) % 2)
+@pytest.fixture
+def _copied(tmp_path: Path) -> None:
+    images().save(tmp_path / "patients.npz")
     shutil.copy(tmp_path / "patients.npz", tmp_path / "other.npz")
+
+
+@pytest.mark.usefixtures("_copied")
+def test_two_loads_of_one_file_and_a_renamed_copy_are_refused(tmp_path):
     private = load(tmp_path / "patients.npz", classes=2)
     for name in ("patients.npz", "other.npz"):
-        public = load(tmp_path / name, classes=2)
+        how = {"public": load(tmp_path / name, classes=2), "out": tmp_path / "run"}
         with pytest.raises(BadInput, match="voids the guarantee") as told:
-            get_method("mge")(codec="pca:4").fit(
-                private, BUDGET, public=public, out=tmp_path / "run"
-            )
+            get_method("mge")(codec="pca:4").fit(private, BUDGET, **how)
         assert "200" not in str(told.value)  # not how many
         assert not (tmp_path / "run").exists()  # nothing was begun, let alone charged
 
 
-def test_the_command_tells_the_operator_and_writes_nothing(tmp_path: Path) -> None:
-    np.savez(tmp_path / "patients.npz", images=pixels(), labels=np.arange(200) % 2)
-    shutil.copy(tmp_path / "patients.npz", tmp_path / "other.npz")
+@pytest.mark.usefixtures("_copied")
+def test_the_command_tells_the_operator_and_writes_nothing(tmp_path):
     words = ["fit", "mge", "--data", str(tmp_path / "patients.npz"), "--classes", "2", "-q"]
     words += ["--public", str(tmp_path / "other.npz"), "--set", "codec=pca:4"]
     words += ["--epsilon", "0.1", "--delta", "1e-6", "--out", str(tmp_path / "run")]
@@ -145,26 +155,15 @@ def test_the_command_tells_the_operator_and_writes_nothing(tmp_path: Path) -> No
     assert sorted(p.name for p in tmp_path.iterdir()) == ["other.npz", "patients.npz"]
 
 
-def test_no_row_is_read_for_it_once_a_run_is_finished(tmp_path: Path) -> None:
+def test_no_row_is_read_for_it_once_a_run_is_finished(tmp_path):
     method = get_method("mge")(codec="pca:4")
     method.fit(images(), BUDGET, public=images(60, seed=1), out=tmp_path / "run")
-
-    class Unread(Dataset):
-        def batches(self, size: int):  # type: ignore[no-untyped-def]
-            raise AssertionError("a row was read")
-
-    source = images()
-    again = get_method("mge")(codec="pca:4").fit(
-        Unread(source._source, source.schema, source.name),
-        BUDGET,
-        public=images(60, seed=1),
-        out=tmp_path / "run",
-        resume=True,
-    )
+    how = {"public": images(60, seed=1), "out": tmp_path / "run", "resume": True}
+    again = get_method("mge")(codec="pca:4").fit(Unread(images()), BUDGET, **how)
     assert np.array_equal(again.sample(5).images, method.sample(5).images)
 
 
-def test_the_statement_says_whose_word_public_is() -> None:
+def test_the_statement_says_whose_word_public_is():
     told = get_method("mge")().fit(images(), BUDGET).statement_.to_json()
     assert any("the word of whoever ran this" in line for line in told["not_covered"])
 
@@ -186,9 +185,7 @@ def made(kind: str, public: Dataset, out: Path) -> Path:
 
 
 @pytest.mark.parametrize("kind", ["codec", "pca", "python", "extractor"])
-def test_what_was_trained_on_private_rows_is_refused_under_any_name(
-    kind: str, cache: Path, tmp_path: Path
-) -> None:
+def test_what_was_trained_on_private_rows_is_refused_under_any_name(kind, cache, tmp_path):
     path = made(kind, images(80), tmp_path / "made.safetensors")
     copy = tmp_path / "from a colleague.safetensors"
     shutil.copy(path, copy)
@@ -205,16 +202,14 @@ def test_what_was_trained_on_private_rows_is_refused_under_any_name(
     ("method", "setting", "kind"),
     [("mge", "codec", "pca"), ("mixture", "codec", "pca"), ("mepf", "encoder", "extractor")],
 )
-def test_a_fit_refuses_it_before_anything_is_charged(
-    method: str, setting: str, kind: str, cache: Path, tmp_path: Path
-) -> None:
+def test_a_fit_refuses_it_before_anything_is_charged(method, setting, kind, cache, tmp_path):
     path = made(kind, images(80), tmp_path / "made.safetensors")
     with pytest.raises(BadInput, match="trained on private records"):
         get_method(method)(**{setting: str(path)}).fit(images(80), BUDGET, out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
-def test_the_record_is_local_keyed_and_for_the_user_alone(cache: Path, tmp_path: Path) -> None:
+def test_the_record_is_local_keyed_and_for_the_user_alone(cache, tmp_path):
     path = made("pca", images(80), tmp_path / "made.safetensors")
     assert stat.S_IMODE(cache.stat().st_mode) == 0o700
     files = list(cache.iterdir())
@@ -231,36 +226,31 @@ def test_the_record_is_local_keyed_and_for_the_user_alone(cache: Path, tmp_path:
     refuse_trained_on(images(80), path)
 
 
-def test_without_a_record_nothing_is_read_and_no_cache_is_made(cache: Path, tmp_path: Path) -> None:
-    class Unread(Dataset):
-        def batches(self, size: int):  # type: ignore[no-untyped-def]
-            raise AssertionError("a row was read")
+def test_without_a_record_nothing_is_read_and_no_cache_is_made(cache, tmp_path):
+    plain = tmp_path / "plain.safetensors"
+    plain.write_bytes(b"no record")
+    names = ["dct", "dct:64", "pca:4", "resnet18", "", "x" * 5000, "a\0b", str(tmp_path)]
 
-    private = Unread(images()._source, images().schema, "patients")
-    (tmp_path / "plain.safetensors").write_bytes(b"no record")
-    settings = ["dct", "dct:64", "pca:4", "resnet18", "", "x" * 5000, "a\0b", str(tmp_path)]
-    for artifact in [*settings, str(tmp_path / "plain.safetensors"), tmp_path / "none"]:
-        refuse_trained_on(private, artifact)
+    def ask() -> None:
+        for artifact in [*names, str(plain), tmp_path / "none"]:
+            refuse_trained_on(Unread(images()), artifact)
+
+    ask()
     assert not cache.exists()
     made("pca", images(80, seed=2), tmp_path / "made.safetensors")
-    for artifact in [*settings, str(tmp_path / "plain.safetensors"), tmp_path / "none"]:
-        refuse_trained_on(private, artifact)
+    ask()
 
 
-def test_damage_to_the_records_is_a_sentence(cache: Path, tmp_path: Path) -> None:
+def test_damage_to_the_records_is_a_sentence(cache, tmp_path):
     path = made("pca", images(80), tmp_path / "made.safetensors")
     (record,) = (f for f in cache.iterdir() if f.name != "secret")
-    record.write_bytes(record.read_bytes()[:-3])
-    with pytest.raises(CorruptArtifact):
-        refuse_trained_on(images(80), path)
-    (cache / "secret").write_bytes(b"short")
-    with pytest.raises(CorruptArtifact):
-        refuse_trained_on(images(80), path)
+    for file, damaged in ((record, record.read_bytes()[:-3]), (cache / "secret", b"short")):
+        file.write_bytes(damaged)
+        with pytest.raises(CorruptArtifact):
+            refuse_trained_on(images(80), path)
 
 
-def test_a_file_that_cannot_be_remembered_is_not_made(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_that_cannot_be_remembered_is_not_made(tmp_path, monkeypatch):
     (tmp_path / "cache").write_text("a file in the way")
     monkeypatch.setenv("SFUMATO_CACHE", str(tmp_path / "cache"))
     for kind in ("pca", "extractor"):
@@ -269,7 +259,7 @@ def test_a_file_that_cannot_be_remembered_is_not_made(
         assert not (tmp_path / "made.safetensors").exists()
 
 
-def test_processes_that_draw_the_secret_together_agree(cache: Path) -> None:
+def test_processes_that_draw_the_secret_together_agree(cache):
     with ThreadPoolExecutor(8) as pool:
         found = set(pool.map(lambda _: overlap._secret(), range(64)))
     assert len(found) == 1

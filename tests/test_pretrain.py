@@ -98,12 +98,10 @@ def test_an_extractor_that_is_damaged_or_none_is_refused(tmp_path):
     path = tmp_path / "e.safetensors"
     pretrain_extractor(bars(80), path, schedule(1), width=8)
     content = path.read_bytes()
-    path.write_bytes(content[:-40])
-    with pytest.raises(CorruptArtifact):
-        get_network(str(path))
-    path.write_bytes(content.replace(b'\\"width\\": 8', b'\\"width\\": 9'))
-    with pytest.raises(CorruptArtifact):
-        get_network(str(path))
+    for damaged in (content[:-40], content.replace(b'\\"width\\": 8', b'\\"width\\": 9')):
+        path.write_bytes(damaged)
+        with pytest.raises(CorruptArtifact):
+            get_network(str(path))
     pretrain_pca(bars(), tmp_path / "p.safetensors", dim=3)
     with pytest.raises(BadInput, match="holds no extractor"):
         get_network(str(tmp_path / "p.safetensors"))
@@ -113,58 +111,55 @@ def test_what_cannot_be_learnt_from_is_refused(tmp_path):
     out = tmp_path / "x.safetensors"
     with pytest.raises(BadInput, match="no labels"):
         pretrain_extractor(bars(labelled=False), out, schedule(1))
-    with pytest.raises(BadInput, match="too few"):
-        pretrain_codec(bars(30), out, schedule(1))
-    with pytest.raises(BadInput, match="noise"):
-        pretrain_codec(bars(), out, schedule(1), noise=3.0)
-    with pytest.raises(BadInput, match="multiple of 8"):
-        pretrain_codec(bars(), out, schedule(1), width=12)
-    with pytest.raises(BadInput, match="at least one step"):
-        pretrain_codec(bars(), out, schedule(0))
+    for n, steps, how, words in (
+        (30, 1, {}, "too few"),
+        (200, 1, {"noise": 3.0}, "noise"),
+        (200, 1, {"width": 12}, "multiple of 8"),
+        (200, 0, {}, "at least one step"),
+    ):
+        with pytest.raises(BadInput, match=words):
+            pretrain_codec(bars(n), out, schedule(steps), **how)
     out.write_text("mine")
-    with pytest.raises(RunConflict, match="exists already"):
-        pretrain_codec(bars(), out, schedule(1))
-    with pytest.raises(RunConflict, match="exists already"):
-        pretrain_pca(bars(), out)
+    for make, how in ((pretrain_codec, [schedule(1)]), (pretrain_pca, [])):
+        with pytest.raises(RunConflict, match="exists already"):
+            make(bars(), out, *how)
     assert out.read_text() == "mine"
 
 
 # -- the command -------------------------------------------------------------------------------------------------------
 
 
-def run(*arguments: str):
-    return CliRunner().invoke(pretrain, list(arguments), catch_exceptions=False)
-
-
-def test_the_command_says_that_everything_is_treated_as_public_even_when_quiet(tmp_path):
+@pytest.fixture
+def run(tmp_path):
+    """The command, on a file of bars unless told otherwise."""
     bars().save(tmp_path / "bars.npz")
-    done = run(
-        *("--public", str(tmp_path / "bars.npz"), "--kind", "pca", "--dim", "4", "--quiet"),
-        *("--out", str(tmp_path / "p.safetensors")),
-    )
-    assert done.exit_code == 0, done.output
+
+    def invoke(arguments: str, public: str = str(tmp_path / "bars.npz")):
+        words = ["--public", public, "--out", str(tmp_path / "x.safetensors"), "--quiet"]
+        done = CliRunner().invoke(pretrain, words + arguments.split(), catch_exceptions=False)
+        assert done.exit_code == 0, done.output
+        return done, str(tmp_path / "x.safetensors")
+
+    return invoke
+
+
+def test_the_command_says_that_everything_is_treated_as_public_even_when_quiet(run):
+    done, path = run("--kind pca --dim 4")
     assert "treated as PUBLIC" in done.stderr
     assert "no ε covers them" in done.stderr
-    assert load_codec(tmp_path / "p.safetensors").dim == 4
+    assert load_codec(path).dim == 4
 
 
-def test_the_command_trains_a_codec_and_prints_its_card(tmp_path):
-    bars().save(tmp_path / "bars.npz")
-    done = run(
-        *("--public", str(tmp_path / "bars.npz"), "--dim", "4", "--width", "8", "--steps", "2"),
-        *("--out", str(tmp_path / "c.safetensors"), "--json", "--quiet"),
-    )
+def test_the_command_trains_a_codec_and_prints_its_card(run):
+    done, path = run("--dim 4 --width 8 --steps 2 --json")
     card = json.loads(done.stdout)["card"]
     assert card["trained_on"] == ["bars.npz"]
     assert card["quality"]["mean_squared_error"] > 0
-    assert load_codec(tmp_path / "c.safetensors").card.to_json() == card
+    assert load_codec(path).card.to_json() == card
 
 
-def test_a_set_that_stands_for_private_data_is_pointed_out(tmp_path):
-    done = run(
-        *("--public", "digits", "--kind", "extractor", "--width", "8", "--steps", "1", "--quiet"),
-        *("--out", str(tmp_path / "d.safetensors")),
-    )
+def test_a_set_that_stands_for_private_data_is_pointed_out(run):
+    done, path = run("--kind extractor --width 8 --steps 1", public="digits")
     assert "Do not use it on private data drawn from digits itself" in done.stderr
     assert "accuracy" in done.stdout
-    assert get_network(str(tmp_path / "d.safetensors")).info.trained_on == ("digits:train",)
+    assert get_network(path).info.trained_on == ("digits:train",)

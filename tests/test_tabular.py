@@ -139,14 +139,9 @@ def test_categories_are_drawn_with_their_probabilities():
 
 
 def test_a_generator_of_tables_makes_numbers_and_probabilities():
-    network = DenseGenerator(
-        ENCODING.numbers,
-        3,
-        5,
-        [16, 16],
-        blocks=[block.size for block in ENCODING.blocks],
-        optional=[(number, block.start) for number, block in ENCODING.optional],
-    )
+    blocks = [block.size for block in ENCODING.blocks]
+    optional = [(number, block.start) for number, block in ENCODING.optional]
+    network = DenseGenerator(ENCODING.numbers, 3, 5, [16, 16], blocks=blocks, optional=optional)
     made = network(torch.arange(60) % 3, torch.Generator().manual_seed(0))
     assert made.shape == (60, ENCODING.numbers + ENCODING.places)
     assert bool(((made >= 0) & (made <= 1)).all())
