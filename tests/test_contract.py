@@ -15,7 +15,7 @@ import sfumato
 from sfumato.data import Batch, Dataset
 from sfumato.errors import BadInput, RunConflict
 from sfumato.generators.embedding import CountedByClass
-from sfumato.methods import Merf, find_methods
+from sfumato.methods import Merf, Method, find_methods
 from sfumato.privacy import BoundedSum, Budget, enforced_bound
 from sfumato.public.fourier import FourierFeatures
 from sfumato.public.hermite import Hermite, SumKernel
@@ -42,6 +42,46 @@ def test_the_contract_of_a_method(name, check):
 def test_every_method_says_how_to_try_it_in_a_moment():
     for name, cls in find_methods().items():
         assert cls.TINY or name == "mge", name
+
+
+# What is paid in steps: at a rate of 1 every step reads once; how often in all.
+STEPS = {
+    "gan": (sfumato.Gan, {}, 6),
+    "gan-ft": (sfumato.GanFt, {}, 6),
+    "gan-mi": (sfumato.GanMi, {}, 6),
+    "sinkhorn": (sfumato.Sinkhorn, {"groups": 1}, 5),
+    "gswgan": (sfumato.GsWgan, {"shards": 1}, 5),
+    "dpaf": (sfumato.Dpaf, {"first_phase": "dp-sgd"}, 2 + 6 + 2),
+    "dpaf, as published": (sfumato.Dpaf, {"paper_variant": True}, 3 * 2 + 6 + 2),
+}
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_a_torn_fit_goes_on_and_reads_only_what_was_not_answered(name, tmp_path):
+    cls, settings, reads = STEPS[name]
+    case = Case(cls, {**cls.TINY, "rate": 1.0, **settings})
+
+    class Torn(Dataset):
+        left = 0
+
+        def take(self, indices):
+            if Torn.left == 0:
+                raise KeyboardInterrupt
+            Torn.left -= 1
+            return super().take(indices)
+
+    plain = case.data()
+    data = Torn(plain._source, plain.schema, plain.name)
+    for part in (3, reads - 4):  # torn in two places, the first phase of dpaf among them
+        Torn.left = part
+        with pytest.raises(KeyboardInterrupt):
+            case.fit(data, out=tmp_path / "run", resume=part != 3)
+    Torn.left = 1
+    fitted = case.fit(data, out=tmp_path / "run", resume=True)
+    assert Torn.left == 0
+    again = Method.load(tmp_path / "run")
+    assert np.array_equal(again.sample(7).images, fitted.sample(7).images)
+    assert again.statement_ == fitted.statement_
 
 
 # -- for all methods alike, tried on one ------------------------------------------------------------------------------
