@@ -12,24 +12,19 @@ __all__ = ["halves", "shaded", "striped"]
 def shaded(value: int = 200, n: int = 80, *, seed: int = 0, labelled: bool = True) -> Dataset:
     """Two classes alike: every pixel is about `value`."""
     pixels = np.random.default_rng(seed).normal(value, 10, (n, 1, 8, 8))
-    return dataset(pixels.clip(0, 255).astype(np.uint8), np.arange(n) % 2, labelled, 2)
+    return _dataset(pixels.clip(0, 255).astype(np.uint8), np.arange(n) % 2, 2 if labelled else None)
 
 
 def striped(
-    kinds: np.ndarray | int = 90,
-    *,
-    shape: tuple[int, ...] = (1, 8, 8),
-    seed: int = 1,
-    labelled: bool = True,
-    name: str = "arrays",
+    n: int = 90, *, shape: tuple[int, ...] = (1, 8, 8), seed: int = 1, labelled: bool = True
 ) -> Dataset:
-    """Three kinds of picture, by which third of the rows is bright; a number of them is a third of each."""
-    kinds = np.arange(kinds) % 3 if isinstance(kinds, int) else kinds
-    pixels = np.random.default_rng(seed).integers(0, 100, (len(kinds), *shape), dtype=np.uint8)
+    """Three classes, told apart by which third of the rows is bright."""
+    labels = np.arange(n) % 3
+    pixels = np.random.default_rng(seed).integers(0, 100, (n, *shape), dtype=np.uint8)
     third = shape[1] // 3
-    for picture, kind in zip(pixels, kinds, strict=True):
-        picture[:, third * kind : third * (kind + 1)] += 120
-    return dataset(pixels, kinds, labelled, 3, name)
+    for picture, label in zip(pixels, labels, strict=True):
+        picture[:, third * label : third * (label + 1)] += 120
+    return _dataset(pixels, labels, 3 if labelled else None)
 
 
 def halves(n: int = 3000, seed: int = 0) -> Dataset:
@@ -40,10 +35,8 @@ def halves(n: int = 3000, seed: int = 0) -> Dataset:
     bright = rng.normal(0.3, 0.08, n)
     for picture, label, more in zip(pixels, labels, bright, strict=True):
         picture[..., 4 * label : 4 * label + 4] += more
-    return dataset(pixels.clip(0, 1).astype(np.float32), labels, True, 2)
+    return _dataset(pixels.clip(0, 1).astype(np.float32), labels, 2)
 
 
-def dataset(pixels: np.ndarray, labels: np.ndarray, labelled: bool, classes: int, name="arrays"):
-    if not labelled:
-        return Dataset.from_arrays(pixels, name=name)
-    return Dataset.from_arrays(pixels, labels, classes=classes, name=name)
+def _dataset(pixels: np.ndarray, labels: np.ndarray, classes: int | None) -> Dataset:
+    return Dataset.from_arrays(pixels, None if classes is None else labels, classes=classes)

@@ -17,11 +17,10 @@ from sfumato.generators.gan import (
     VectorGenerator,
     move_average,
 )
-from sfumato.methods import Gan, GanFt, GanMi, Method
+from sfumato.methods import Gan, GanFt, GanMi
 from sfumato.methods.adversarial import labelled as labelled_inputs
 from sfumato.methods.adversarial import looks_generated
 from sfumato.privacy import Budget, GradientSum
-from sfumato.public.linear import PcaCodec
 
 SHAPES = [(1, 28, 28), (3, 32, 32), (1, 8, 8), (3, 10, 6), (3, 64, 64), (1, 128, 128), (1, 17, 33)]
 TINY = Gan.TINY
@@ -136,18 +135,6 @@ def test_each_class_gets_its_own_images(cls):
     sample = method.fit(data, LOOSE).sample(60)
     means = [sample.images[sample.labels == c].mean() for c in (0, 1)]
     assert means[1] - means[0] > 90  # 30 fits each: at least 165
-
-
-def test_a_latent_network_outlives_the_file_of_its_codec(tmp_path):
-    path = PcaCodec.fit(shaded(90, seed=3), 5).save(tmp_path / "codec.safetensors")
-    fitted = GanMi(codec=str(path), **TINY).fit(shaded(200), TIGHT, out=tmp_path / "run")
-    path.unlink()
-    again = Method.load(tmp_path / "run")
-    again.save(tmp_path / "copy")
-    for run in (again, Method.load(tmp_path / "copy")):
-        assert np.array_equal(run.sample(9).images, fitted.sample(9).images)
-    with pytest.raises(BadInput, match="no codec file"):
-        again.fit(shaded(200), TIGHT)
 
 
 def test_a_second_fit_keeps_nothing_of_the_first():
