@@ -15,8 +15,9 @@ import sfumato
 from sfumato.data import Batch, Dataset
 from sfumato.errors import BadInput, RunConflict
 from sfumato.generators.embedding import CountedByClass
-from sfumato.methods import Merf, find_methods
+from sfumato.methods import Merf, Method, find_methods
 from sfumato.privacy import BoundedSum, Budget, enforced_bound
+from sfumato.public.autoencoder import AutoencoderCodec
 from sfumato.public.fourier import FourierFeatures
 from sfumato.public.hermite import Hermite, SumKernel
 from sfumato.public.perceptual import PerceptualFeatures, ScatteringEncoder
@@ -42,6 +43,90 @@ def test_the_contract_of_a_method(name, check):
 def test_every_method_says_how_to_try_it_in_a_moment():
     for name, cls in find_methods().items():
         assert cls.TINY or name == "mge", name
+
+
+# What is paid in steps: at a rate of 1 every step reads once; how often in all.
+STEPS = {
+    "gan": (sfumato.Gan, {}, 6),
+    "gan-ft": (sfumato.GanFt, {}, 6),
+    "gan-mi": (sfumato.GanMi, {}, 6),
+    "sinkhorn": (sfumato.Sinkhorn, {"groups": 1}, 5),
+    "gswgan": (sfumato.GsWgan, {"shards": 1}, 5),
+    "dpaf": (sfumato.Dpaf, {"first_phase": "dp-sgd"}, 2 + 6 + 2),
+    "dpaf, as published": (sfumato.Dpaf, {"paper_variant": True}, 3 * 2 + 6 + 2),
+}
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_a_torn_fit_goes_on_and_reads_only_what_was_not_answered(name, tmp_path):
+    cls, settings, reads = STEPS[name]
+    case = Case(cls, {**cls.TINY, "rate": 1.0, **settings})
+
+    class Torn(Dataset):
+        left = 0
+
+        def take(self, indices):
+            if Torn.left == 0:
+                raise KeyboardInterrupt
+            Torn.left -= 1
+            return super().take(indices)
+
+    plain = case.data()
+    data = Torn(plain._source, plain.schema, plain.name)
+    # Torn in two places, the first phase of dpaf among them.
+    for Torn.left, resume in ((3, False), (reads - 4, True)):
+        with pytest.raises(KeyboardInterrupt):
+            case.fit(data, out=tmp_path / "run", resume=resume)
+    Torn.left = 1
+    fitted = case.fit(data, out=tmp_path / "run", resume=True)
+    assert Torn.left == 0
+    again = Method.load(tmp_path / "run")
+    assert np.array_equal(again.sample(7).images, fitted.sample(7).images)
+    assert again.statement_ == fitted.statement_
+
+
+# Of methods that train from a release: settings that may change afterwards, and, beside numbers, some that may not.
+FREE = {
+    "merf": ({"steps": 20, "hidden": 24, "training_seed": 7}, [{"length_scales": "3"}]),
+    "hp": ({"gamma": 1.0, "network": "dense", "training_seed": 3}, [{"length_scale": 0.1}]),
+    "mepf": ({"steps": 6, "loss": "moving-average", "network": "resnet"}, [{"balance": True}]),
+    "mge": ({"rank": 2, "spread": 0.5}, [{"codec": "dct:9"}, {"covariance": "full"}]),
+}
+
+
+@pytest.mark.parametrize("name", FREE)
+def test_free_settings_may_change_on_a_saved_release(name, tmp_path):
+    free, shaping = FREE[name]
+    cls = find_methods()[name]
+    settings = {**cls.TINY, **({"covariance": "low-rank"} if name == "mge" else {})}
+    first = cls(**settings).fit(small_images(), BUDGET, out=tmp_path / "first")
+    again = cls(**{**settings, **free}).refit(tmp_path / "first", out=tmp_path / "second")
+    assert again.statement_ == first.statement_
+    assert not np.array_equal(first.sample(9).images, again.sample(9).images)
+    loaded = Method.load(tmp_path / "second")
+    assert np.array_equal(loaded.sample(9).images, again.sample(9).images)
+    for other in shaping:
+        with pytest.raises(BadInput, match="shapes the release"):
+            cls(**{**settings, **other}).refit(tmp_path / "first")
+
+
+WITH_CODECS = [n for n, c in find_methods().items() if any(s.name == "codec" for s in c.settings())]
+
+
+@pytest.mark.parametrize("name", WITH_CODECS)
+def test_a_run_outlives_the_file_of_its_codec(name, tmp_path):
+    path = AutoencoderCodec.untrained((1, 8, 8), 6, 8, seed=0).save(tmp_path / "codec.safetensors")
+    cls = find_methods()[name]
+    case = Case(cls, {**cls.TINY, "codec": str(path)})
+    fitted = case.fit(out=tmp_path / "run")
+    path.unlink()
+    Method.load(tmp_path / "run").save(tmp_path / "copy")
+    for run in ("run", "copy"):
+        again = Method.load(tmp_path / run)
+        assert np.array_equal(again.sample(9).images, fitted.sample(9).images)
+        assert again.statement_ == fitted.statement_
+    with pytest.raises(BadInput, match="no codec file"):
+        case.fit()
 
 
 # -- for all methods alike, tried on one ------------------------------------------------------------------------------

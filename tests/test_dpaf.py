@@ -15,13 +15,14 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from torch.nn import functional
 
+from pictures import shaded
 from plans import plan_of
 from sfumato.cli.main import app
 from sfumato.data import Batch, Dataset, Schema
 from sfumato.errors import BadInput
 from sfumato.files import read_json
 from sfumato.generators.dpaf import Discriminator, Encoder, simplified_instance_norm
-from sfumato.methods import Dpaf, Method, get_method, list_methods
+from sfumato.methods import Dpaf, get_method, list_methods
 from sfumato.methods.dpaf_phases import (
     PUBLISHED_FEATURES,
     FilterGradients,
@@ -29,14 +30,11 @@ from sfumato.methods.dpaf_phases import (
     features_and_label,
     features_by_class,
 )
-from sfumato.methods.run import EXPORTS
 from sfumato.privacy import (
     BoundedSum,
     Budget,
     Charge,
-    Ledger,
     Neighbours,
-    PrivacyStatement,
     enforced_bound,
     epsilon_of,
 )
@@ -45,17 +43,10 @@ from sfumato.report import write_report
 from sfumato.report.grid import run_cell
 
 SHAPES = [(1, 28, 28), (3, 32, 32), (1, 8, 8), (3, 10, 6), (3, 64, 64), (1, 128, 128), (1, 4, 100)]
-TINY = {"rate": 0.5, "steps": 6, "asymmetry": 3, "batch": 12, "latent": 4, "width": 4, "maps": 4}
-TINY |= {"first_steps": 4}
+TINY = {**Dpaf.TINY, "first_phase": "random", "first_steps": 4}
 LABELLED = Schema(kind="images", shape=(1, 8, 8), classes=("a", "b"))
+UNLABELLED = Schema(kind="images", shape=(1, 8, 8))
 BUDGET = Budget(epsilon=5.0, delta=1e-4)
-
-
-def pictures(value: int = 200, n: int = 80, *, labelled: bool = True) -> Dataset:
-    rng = np.random.default_rng(0)
-    images = rng.normal(value, 10, (n, 1, 8, 8)).clip(0, 255).astype(np.uint8)
-    labels = np.arange(n) % 2 if labelled else None
-    return Dataset.from_arrays(images, labels, classes=2 if labelled else None)
 
 
 def encoder(shape=(1, 8, 8), maps=4) -> Encoder:
@@ -246,78 +237,55 @@ def test_all_mechanisms_are_calibrated_together():
     neighbours = Neighbours.REPLACE_ONE
     budget = Budget(epsilon=3.0, delta=1e-5, neighbours=neighbours)
     method = Dpaf(first_phase="dp-sgd", rate=0.05, steps=80, first_steps=20)
-    schema = Schema(kind="images", shape=(1, 28, 28), classes=("a", "b"))
-    promised = method.promise(schema, budget)
-    assert 2.99 < promised.epsilon <= 3.0
-    alone = [epsilon_of((c,), 1e-5, neighbours) for c in promised.charges]
+    charges = method.promise(LABELLED, budget).charges
+    alone = [epsilon_of((c,), 1e-5, neighbours) for c in charges]
     assert max(alone) < 3.0 < sum(alone)  # composed: cheaper than adding ε's
-    labels = [c.label for c in promised.charges]
-    assert labels == [
-        "class counts",
-        "classifier gradients",
-        "conv2 gradients",
-        "aggregated features",
-    ]
-    assert [c.steps for c in promised.charges] == [1, 20, 10, 80]
-    assert promised.charges[2].rate == pytest.approx(0.4)
+    assert {c.label: (c.steps, c.rate) for c in charges} == {
+        "class counts": (1, 1.0),
+        "classifier gradients": (20, 0.05),
+        "conv2 gradients": (10, pytest.approx(0.4)),
+        "aggregated features": (80, 0.05),
+    }
 
 
 def test_shares_of_the_budget_are_shares_of_the_squared_noise():
-    schema = Schema(kind="images", shape=(1, 28, 28), classes=("a", "b"))
     method = Dpaf(first_phase="dp-sgd", first_share=0.1, filter_share=0.3)
-    charges = plan_of(method, schema, 7.0)[1:]
+    charges = plan_of(method, LABELLED, 7.0)[1:]
     spent = [c.steps * (c.rate / c.noise_multiplier) ** 2 for c in charges]
     assert [s / sum(spent) for s in spent] == pytest.approx([0.1, 0.3, 0.6])
+    for phase, schema in (("dp-sgd", UNLABELLED), ("random", LABELLED)):  # without a first phase
+        assert len(plan_of(Dpaf(**{**TINY, "first_phase": phase}), schema, 1.0)) == 3
 
 
-def test_without_labels_or_by_choice_there_is_no_first_phase():
-    unlabelled = Schema(kind="images", shape=(1, 8, 8))
-    assert len(plan_of(Dpaf(**TINY, first_phase="dp-sgd"), unlabelled, 1.0)) == 3
-    assert len(plan_of(Dpaf(**TINY, first_phase="random"), LABELLED, 1.0)) == 3
-    assert len(plan_of(Dpaf(**TINY, first_phase="dp-sgd"), LABELLED, 1.0)) == 4
-
-
-@pytest.mark.parametrize("bad", [{"asymmetry": 7}, {"filter_share": 0.95}])
+@pytest.mark.parametrize("bad", [{"asymmetry": 7}, {"filter_share": 0.95}, {"paper_variant": True}])
 def test_settings_that_do_not_go_together_are_refused(bad):
+    schema = UNLABELLED if "paper_variant" in bad else LABELLED
     with pytest.raises(BadInput, match=next(iter(bad))):
-        plan_of(Dpaf(**{**TINY, **bad}), LABELLED, 1.0)
-
-
-def test_images_without_labels_have_no_published_first_phase():
-    with pytest.raises(BadInput, match="paper_variant"):
-        plan_of(Dpaf(**TINY, paper_variant=True), Schema(kind="images", shape=(1, 8, 8)), 1.0)
+        plan_of(Dpaf(**{**TINY, **bad}), schema, 1.0)
 
 
 # -- the fit -------------------------------------------------------------------------------------------------------
 
 
-def spied(monkeypatch) -> list[Discriminator]:
+@pytest.mark.parametrize("first_phase", ["random", "dp-sgd", "published"])
+def test_conv1_is_frozen_in_the_second_phase_and_conv2_is_not(first_phase, monkeypatch):
     made: list[Discriminator] = []
     plain = Dpaf.critic
-
-    def keep(self, schema):
-        made.append(plain(self, schema))
-        return made[-1]
-
-    monkeypatch.setattr(Dpaf, "critic", keep)
-    return made
-
-
-@pytest.mark.parametrize("first_phase", ["random", "dp-sgd"])
-def test_conv1_is_frozen_in_the_second_phase_and_conv2_is_not(first_phase, monkeypatch):
-    made = spied(monkeypatch)
-    method = Dpaf(**TINY, first_phase=first_phase)
-    method.fit(pictures(), BUDGET)
-    fresh = method.critic(LABELLED)
-    trained = [n for n in made[:-1] if not same(n.head, fresh.head)]
-    second = trained[-1]
+    monkeypatch.setattr(Dpaf, "critic", lambda *args: made.append(plain(*args)) or made[-1])
+    published = first_phase == "published"
+    how = {"paper_variant": True} if published else {"first_phase": first_phase}
+    method = Dpaf(**{**TINY, **how}).fit(shaded(), BUDGET)
+    fresh = plain(method, LABELLED)
+    trained = [n for n in made if not same(n.head, fresh.head)]
     # Of the two networks that were trained, the classifier came first and left its conv1.
-    first = trained[0] if first_phase == "dp-sgd" else fresh
-    assert len(trained) == (2 if first_phase == "dp-sgd" else 1)
+    first, second = (fresh, *trained)[-2:]
+    assert len(trained) == (1 if first_phase == "random" else 2)
     assert same(second.encoder.conv1, first.encoder.conv1)
     assert same(second.encoder.conv1, fresh.encoder.conv1) == (first_phase == "random")
     assert not same(second.encoder.conv2, fresh.encoder.conv2)
     assert not same(second.encoder.conv2, first.encoder.conv2)
+    if published:  # trained on records, next to without noise
+        assert not same(first.encoder.conv2, fresh.encoder.conv2)
 
 
 def same(first: torch.nn.Module, second: torch.nn.Module) -> bool:
@@ -339,45 +307,13 @@ def test_with_a_generous_budget_samples_get_the_structure_of_the_records(labelle
     assert images[..., 4:].mean() - images[..., :4].mean() > 0.3
 
 
-class Stop(Exception):
-    pass
-
-
-@pytest.mark.parametrize("variant", [{"first_phase": "dp-sgd"}, {"paper_variant": True}])
-@pytest.mark.parametrize("reads", [2, 9])
-def test_a_torn_fit_goes_on_and_reads_only_what_was_not_answered(variant, reads, tmp_path):
-    class Torn(Dataset):
-        left = reads
-
-        def take(self, indices):
-            if Torn.left == 0:
-                raise Stop
-            Torn.left -= 1
-            return super().take(indices)
-
-    plain = pictures()
-    data = Torn(plain._source, plain.schema, plain.name)
-    method = Dpaf(**{**TINY, "rate": 1.0}, **variant)
-    # A row is read once for each paid step: 4 of the first phase (three series if published), 6 aggregates, 2 for conv2.
-    whole = (3 if "paper_variant" in variant else 1) * 4 + 6 + 2
-    with pytest.raises(Stop):
-        method.fit(data, BUDGET, out=tmp_path / "run")
-    Torn.left = whole - reads
-    fitted = method.fit(data, BUDGET, out=tmp_path / "run", resume=True)
-    assert Torn.left == 0
-    again = Method.load(tmp_path / "run")
-    assert np.array_equal(again.sample(7).images, fitted.sample(7).images)
-    assert again.statement_ == fitted.statement_
-    assert {p.name for p in (tmp_path / "run").iterdir()} == {"run.sqlite", "run.lock", *EXPORTS}
-
-
 # -- the published variant -----------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
 def unsound(tmp_path_factory):
     folder = tmp_path_factory.mktemp("unsound") / "run"
-    return Dpaf(**TINY, paper_variant=True).fit(pictures(), BUDGET, out=folder), folder
+    return Dpaf(**TINY, paper_variant=True).fit(shaded(), BUDGET, out=folder), folder
 
 
 def test_the_published_variant_tells_its_true_cost_and_calls_the_rest_a_claim(unsound):
@@ -391,8 +327,7 @@ def test_the_published_variant_tells_its_true_cost_and_calls_the_rest_a_claim(un
     assert len(claim["not_counted"]) == 2
     assert set(claim["counted"]) | set(claim["not_counted"]) == {c.label for c in statement.charges}
     told = read_json(folder / "statement.json")
-    assert told["sound"] is False
-    assert told["epsilon"] == statement.epsilon
+    assert (told["sound"], told["epsilon"]) == (False, statement.epsilon)
     assert told["claimed"] == claim
     assert all(value > 1e5 for value in told["epsilon_under"].values())
     assert "no promise" in told["not_covered"][0]
@@ -400,8 +335,7 @@ def test_the_published_variant_tells_its_true_cost_and_calls_the_rest_a_claim(un
     assert "differential privacy for it, and that claim is wrong" in told["paragraph"]
     assert "satisfies" not in told["paragraph"]
     config = read_json(folder / "config.json")
-    assert config["sound"] is False
-    assert config["budget"]["epsilon"] == 5.0
+    assert (config["sound"], config["budget"]["epsilon"]) == (False, 5.0)
 
 
 def test_next_to_no_noise_is_priced_as_if_every_record_were_in_every_step():
@@ -417,7 +351,7 @@ def test_next_to_no_noise_is_priced_as_if_every_record_were_in_every_step():
     assert cost < epsilon_of((whole,), 1e-5, Neighbours.ZERO_OUT)
 
 
-def test_the_plan_on_the_command_line_warns_too():
+def test_the_command_line_warns_too_and_compares_at_no_epsilon_that_is_not_kept():
     command = "plan dpaf --data digits:train --epsilon 2 --delta 1e-5 --set paper_variant=true"
     command += " --set steps=8 --set first_steps=2 --set maps=4"
     told = CliRunner().invoke(app, command.split())
@@ -427,6 +361,9 @@ def test_the_plan_on_the_command_line_warns_too():
     assert as_json["sound"] is False
     assert as_json["epsilon"] > 1e5
     assert as_json["claimed"]["epsilon"] <= 2.0
+    cell = {"train": "digits:train", "facts": {}, "method": "dpaf", "seed": 0, "public": None}
+    cell |= {"epsilon": 2.0, "delta": 1e-5, "neighbours": "zero-out"}
+    assert "unsound" in run_cell(cell | {"settings": {"paper_variant": True}})["error"]
 
 
 def test_the_report_of_the_published_variant_warns_first(unsound):
@@ -439,50 +376,14 @@ def test_the_report_of_the_published_variant_warns_first(unsound):
         assert "-differentially private for one record" not in page
 
 
-def test_the_published_first_phase_is_trained_on_records_next_to_without_noise(monkeypatch):
-    made = spied(monkeypatch)
-    method = Dpaf(**TINY, paper_variant=True)
-    method.fit(pictures(), BUDGET)
-    fresh = method.critic(LABELLED)
-    classifier = next(n for n in made[:-1] if not same(n.head, fresh.head))
-    for part in ("conv1", "conv2"):
-        assert not same(getattr(classifier.encoder, part), getattr(fresh.encoder, part))
-
-
-def test_an_unsound_variant_is_not_compared_at_an_epsilon_it_does_not_keep():
-    cell = {"train": "digits:train", "facts": {}, "method": "dpaf", "settings": {}, "seed": 0}
-    cell |= {"epsilon": 2.0, "delta": 1e-5, "neighbours": "zero-out", "public": None}
-    cell["settings"] = {"paper_variant": True}
-    assert "unsound" in run_cell(cell)["error"]
-
-
-def test_every_method_is_sound_by_default_and_states_what_it_did_before():
-    schema = Schema(kind="images", shape=(1, 8, 8), classes=("a", "b"))
+def test_what_is_sound_is_so_by_default_and_says_nothing_of_claims(tmp_path):
     for info in list_methods():
-        assert get_method(info.name)().promise(schema, BUDGET).sound
-    ledger = Ledger(BUDGET)
-    ledger.charge(Charge(label="the sum", bound=1.0, noise_multiplier=4.0))
-    told = PrivacyStatement.of(ledger).to_json()
-    assert list(told) == [
-        "epsilon",
-        "delta",
-        "neighbours",
-        "unit",
-        "budget",
-        "releases",
-        "epsilon_under",
-        "epsilon_k",
-        "not_covered",
-        "paragraph",
-    ]
-    assert told["paragraph"].startswith("Everything in this run but the metrics")
-
-
-def test_a_sound_fit_says_nothing_of_claims(tmp_path):
-    fitted = Dpaf(**TINY).fit(pictures(), BUDGET, out=tmp_path / "run")
-    assert fitted.statement_.sound
-    assert fitted.statement_.claim() is None
+        assert get_method(info.name)().promise(LABELLED, BUDGET).sound
+    statement = Dpaf(**TINY).fit(shaded(), BUDGET, out=tmp_path / "run").statement_
+    assert statement.sound
+    assert statement.claim() is None
     told = read_json(tmp_path / "run" / "statement.json")
-    assert not {"sound", "claimed"} & set(told)
+    words = "epsilon delta neighbours unit budget releases epsilon_under epsilon_k not_covered"
+    assert list(told) == [*words.split(), "paragraph"]
+    assert told["paragraph"].startswith("Everything in this run but the metrics")
     assert "sound" not in read_json(tmp_path / "run" / "config.json")
-    assert told["paragraph"].startswith("Everything in this run")

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from pictures import shaded
 from plans import plan_of
 from sfumato.data import Dataset, Schema
 from sfumato.errors import BadInput
@@ -16,22 +17,15 @@ from sfumato.generators.gan import (
     VectorGenerator,
     move_average,
 )
-from sfumato.methods import Gan, GanFt, GanMi, Method
-from sfumato.methods.adversarial import labelled as _labelled
-from sfumato.methods.adversarial import looks_generated as _taken_for_generated
-from sfumato.methods.run import EXPORTS
+from sfumato.methods import Gan, GanFt, GanMi
+from sfumato.methods.adversarial import labelled as labelled_inputs
+from sfumato.methods.adversarial import looks_generated
 from sfumato.privacy import Budget, GradientSum
-from sfumato.public.linear import PcaCodec
 
 SHAPES = [(1, 28, 28), (3, 32, 32), (1, 8, 8), (3, 10, 6), (3, 64, 64), (1, 128, 128), (1, 17, 33)]
-TINY = {"rate": 0.5, "steps": 8, "batch": 12, "latent": 4, "width": 4}
-
-
-def pictures(value: int, n: int = 80, *, seed: int = 0, labelled: bool = True) -> Dataset:
-    rng = np.random.default_rng(seed)
-    images = rng.normal(value, 10, (n, 1, 8, 8)).clip(0, 255).astype(np.uint8)
-    labels = np.arange(n) % 2 if labelled else None
-    return Dataset.from_arrays(images, labels, classes=2 if labelled else None, name=f"v{value}")
+TINY = Gan.TINY
+LOOSE = Budget(epsilon=500.0, delta=1e-4)
+TIGHT = Budget(epsilon=5.0, delta=1e-4)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -43,14 +37,15 @@ def test_networks_make_and_judge_images_of_any_size(shape, classes):
     assert images.shape == (4, *shape)
     assert bool((images >= 0).all() and (images <= 1).all())
     assert ImageCritic(shape, classes, width=4)(images, labels).shape == (4,)
+    with pytest.raises(BadInput, match="at least 4"):
+        plan_of(Gan(), Schema(kind="images", shape=(1, 3, 8)), 1.0)
 
 
 @pytest.mark.parametrize("classes", [0, 3])
 def test_critics_pass_the_walls_trial_and_take_the_fast_way(classes):
-    names = tuple("abc"[:classes])
-    schema = Schema(kind="images", shape=(1, 28, 28), classes=names)
+    schema = Schema(kind="images", shape=(1, 28, 28), classes=tuple("abc"[:classes]))
     critic = ImageCritic((1, 28, 28), classes, width=8)
-    gradients = GradientSum(critic, _taken_for_generated, bound=1.0, inputs=_labelled)
+    gradients = GradientSum(critic, looks_generated, bound=1.0, inputs=labelled_inputs)
     gradients.check(schema)
     assert gradients._fast
 
@@ -76,41 +71,33 @@ def test_the_moving_average_moves_by_the_rest_of_the_decay():
         assert torch.allclose(kept, 0.75 * old + 0.25 * new)
 
 
-def mean(method, budget=None, **more) -> float:
-    fitted = method.fit(pictures(200), budget or Budget(epsilon=200.0, delta=1e-4), **more)
-    return float(fitted.sample(60).images.mean())
+def brightness(method, data: Dataset | None = None, **more) -> float:
+    return float(method.fit(data or shaded(200), LOOSE, **more).sample(60).images.mean())
 
 
 @pytest.mark.parametrize("labelled", [True, False])
 def test_with_a_generous_budget_samples_become_as_bright_as_the_records(labelled):
     settings = {**TINY, "steps": 90, "critic_steps": 1, "batch": 32, "decay": 0.8}
-    data = pictures(200, labelled=labelled)
     torch.manual_seed(0)  # one start in ten is brighter or darker
     network = ImageGenerator((1, 8, 8), 2, 4, 4)
     start = float(network(torch.zeros(9, dtype=torch.int64), torch.Generator()).detach().mean())
     assert 0.4 < start < 0.6
-
-    def brightness() -> float:
-        method = Gan(**settings, learning_rate=0.01, critic_rate=0.01)
-        fitted = method.fit(data, Budget(epsilon=500.0, delta=1e-4))
-        return float(fitted.sample(60).images.mean() / 255)
-
+    method = Gan(**settings, learning_rate=0.01, critic_rate=0.01)
+    data = shaded(200, labelled=labelled)
     # Adversaries swing, and the noise has no seed: now and then a fit ends on the way back.
-    assert any(brightness() > 0.68 for _ in range(4))
+    assert any(brightness(method, data) / 255 > 0.68 for _ in range(4))
 
 
 def test_fine_tuning_begins_from_public_images():
     settings = {**TINY, "steps": 2, "critic_steps": 1, "decay": 0.0, "batch": 32}
     method = GanFt(**settings, public_steps=90, learning_rate=0.01, critic_rate=0.01)
-    assert mean(method, public=pictures(40, seed=3)) / 255 < 0.4
+    assert brightness(method, public=shaded(40, seed=3)) / 255 < 0.4
 
 
 @pytest.mark.parametrize("same", [True, False])
 def test_public_labels_are_used_only_if_the_classes_are_the_same(same):
-    public = pictures(40, seed=3, labelled=same)
-    fitted = GanFt(**TINY, public_steps=2).fit(
-        pictures(200), Budget(epsilon=2.0, delta=1e-4), public=public
-    )
+    public = shaded(40, seed=3, labelled=same)
+    fitted = GanFt(**TINY, public_steps=2).fit(shaded(200), TIGHT, public=public)
     assert len(fitted.sample(5)) == 5
 
 
@@ -130,12 +117,12 @@ def test_a_latent_network_learns_the_vectors_with_a_generous_budget():
     settings = {**TINY, "steps": 240, "critic_steps": 3, "width": 16, "batch": 64, "decay": 0.9}
     method = GanMi(codec="dct:4", **settings, learning_rate=0.01, grain=0.0)
     # Records have 200, the network begins with 137; 199 ± 12 in ten fits.
-    assert mean(method, Budget(epsilon=500.0, delta=1e-4)) > 145
+    assert brightness(method) > 145
 
 
 @pytest.mark.parametrize("cls", [Gan, GanMi])
 def test_each_class_gets_its_own_images(cls):
-    light, dark = pictures(220), pictures(30)
+    light, dark = shaded(220), shaded(30)
     of_class = light.labels == 1
     images = np.where(of_class[:, None, None, None], light.images, dark.images)
     data = Dataset.from_arrays(images, light.labels, classes=2)
@@ -145,67 +132,16 @@ def test_each_class_gets_its_own_images(cls):
     else:
         settings |= {"width": 16, "critic_rate": 0.01, "steps": 150, "decay": 0.5}
     method = cls(**settings, grain=0.0)
-    sample = method.fit(data, Budget(epsilon=500.0, delta=1e-4)).sample(60)
+    sample = method.fit(data, LOOSE).sample(60)
     means = [sample.images[sample.labels == c].mean() for c in (0, 1)]
     assert means[1] - means[0] > 90  # 30 fits each: at least 165
 
 
-def test_a_latent_network_outlives_the_file_of_its_codec(tmp_path):
-    path = PcaCodec.fit(pictures(90, seed=3), 5).save(tmp_path / "codec.safetensors")
-    budget = Budget(epsilon=5.0, delta=1e-4)
-    fitted = GanMi(codec=str(path), **TINY).fit(pictures(200), budget, out=tmp_path / "run")
-    path.unlink()
-    again = Method.load(tmp_path / "run")
-    again.save(tmp_path / "copy")
-    for run in (again, Method.load(tmp_path / "copy")):
-        assert np.array_equal(run.sample(9).images, fitted.sample(9).images)
-    with pytest.raises(BadInput, match="no codec file"):
-        again.fit(pictures(200), budget)
-
-
 def test_a_second_fit_keeps_nothing_of_the_first():
-    budget = Budget(epsilon=5.0, delta=1e-4)
-    method = GanMi(codec="dct:16", **TINY).fit(pictures(200), budget)
+    method = GanMi(codec="dct:16", **TINY).fit(shaded(200), TIGHT)
     first = method.codec_
     method.left_over_ = torch.ones(3)
-    method.set_params(codec="dct:4").fit(pictures(200), budget)
+    method.set_params(codec="dct:4").fit(shaded(200), TIGHT)
     assert (first.dim, method.codec_.dim) == (16, 4)
     assert method.sample(3).images.shape == (3, 1, 8, 8)
     assert not hasattr(method, "left_over_")
-
-
-class Stop(Exception):
-    pass
-
-
-@pytest.mark.parametrize("cls", [Gan, GanFt, GanMi])
-def test_a_torn_fit_goes_on_and_reads_only_what_was_not_answered(cls, tmp_path):
-    class Torn(Dataset):
-        left = 3
-
-        def take(self, indices):
-            if Torn.left == 0:
-                raise Stop
-            Torn.left -= 1
-            return super().take(indices)
-
-    more = {"public": pictures(40, seed=3)} if cls is GanFt else {}
-    settings = {**TINY, "rate": 1.0, **({"codec": "dct:16"} if cls is GanMi else {})}
-    if cls is GanFt:
-        settings["public_steps"] = 2
-    plain = pictures(200)
-    data = Torn(plain._source, plain.schema, plain.name)
-    budget = Budget(epsilon=5.0, delta=1e-4)
-    with pytest.raises(Stop):
-        cls(**settings).fit(data, budget, out=tmp_path / "run", **more)
-    Torn.left = 5
-    fitted = cls(**settings).fit(data, budget, out=tmp_path / "run", resume=True, **more)
-    assert Torn.left == 0
-    again = Method.load(tmp_path / "run")
-    assert np.array_equal(again.sample(7).images, fitted.sample(7).images)
-    assert {p.name for p in (tmp_path / "run").iterdir()} == {"run.sqlite", "run.lock", *EXPORTS}
-
-
-def test_images_too_small_for_a_critic_are_refused():
-    with pytest.raises(BadInput, match="at least 4"):
-        plan_of(Gan(), Schema(kind="images", shape=(1, 3, 8)), 1.0)

@@ -4,25 +4,24 @@ from __future__ import annotations
 
 import json
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from click.testing import CliRunner, Result
 from PIL import Image
-from sklearn.base import clone
 from sklearn.utils.estimator_checks import check_estimator
 
 import sfumato
+from pictures import striped
 from plans import plan_of
 from sfumato.classifier import LocallyLinearMaps, NotFitted
 from sfumato.cli.explain import explain
 from sfumato.data import Batch, Column, Dataset, Schema
 from sfumato.errors import BadInput, RunConflict
-from sfumato.files import read_json
-from sfumato.methods import LinearMaps, load
+from sfumato.methods import LinearMaps, SavedRun, load
 from sfumato.methods.llm import Model
-from sfumato.methods.run import EXPORTS
 from sfumato.privacy import Budget, Neighbours, OuterSum
 from sfumato.privacy.gate import _map_of
 
@@ -40,17 +39,6 @@ TABLE = Schema(
 )
 
 
-def images(n: int = 90, *, seed: int = 1, shape: tuple[int, ...] = (1, 8, 8)) -> Dataset:
-    """Three classes told apart by which third of the picture is bright."""
-    rng = np.random.default_rng(seed)
-    labels = np.arange(n) % 3
-    pixels = rng.integers(0, 100, size=(n, *shape), dtype=np.uint8)
-    third = shape[1] // 3
-    for row, label in zip(pixels, labels, strict=True):
-        row[:, third * label : third * (label + 1)] += 120
-    return Dataset.from_arrays(pixels, labels, classes=3)
-
-
 def table(n: int = 80, *, seed: int = 0) -> Dataset:
     rng = np.random.default_rng(seed)
     rows = np.stack(
@@ -60,6 +48,22 @@ def table(n: int = 80, *, seed: int = 0) -> Dataset:
     rows[::9, 1] = np.nan
     rows[::7, 2] = np.nan
     return Dataset.from_values(rows, labels, schema=TABLE)
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory) -> Path:
+    """A run on images, one on a table, and a few records of each."""
+    folder = tmp_path_factory.mktemp("runs")
+    LocallyLinearMaps(**TINY).fit(striped(), BUDGET, out=folder / "images")
+    LocallyLinearMaps(**TINY).fit(table(), BUDGET, out=folder / "table")
+    striped(12).save(folder / "some.npz")
+    table(12).save(folder / "some.csv")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def fitted(runs) -> LocallyLinearMaps:
+    return LocallyLinearMaps.load(runs / "images")
 
 
 def loss_by_autograd(model: Model, weights: torch.Tensor, batch: Batch) -> torch.Tensor:
@@ -75,7 +79,7 @@ def loss_by_autograd(model: Model, weights: torch.Tensor, batch: Batch) -> torch
     return -torch.log_softmax(torch.stack(scores), dim=0)[int(batch.labels[0])]
 
 
-@pytest.mark.parametrize("data", [images(7), images(7, shape=(3, 10, 6)), table(7)])
+@pytest.mark.parametrize("data", [striped(7), striped(7, shape=(3, 10, 6)), table(7)])
 @pytest.mark.parametrize("beta", [1 / 30, 1.0, 4.0])
 def test_the_closed_form_gradient_is_that_of_the_papers_loss(data, beta):
     model = Model(LinearMaps(**TINY, beta=beta), data.schema)
@@ -109,7 +113,7 @@ def test_no_record_moves_the_sum_by_more_than_the_enforced_bound(clip):
 
 
 def test_a_record_does_not_see_the_others_of_its_batch():
-    data = images(6)
+    data = striped(6)
     model = Model(LinearMaps(**TINY), data.schema)
     whole, _ = model.gradients(data.take(np.arange(6)))
     for i in (0, 5):
@@ -117,7 +121,7 @@ def test_a_record_does_not_see_the_others_of_its_batch():
 
 
 def test_the_plan_is_poisson_sampled_steps_and_needs_no_number_of_records():
-    (charge,) = plan_of(LinearMaps(rate=0.05, epochs=3), images().schema, 1.5)
+    (charge,) = plan_of(LinearMaps(rate=0.05, epochs=3), striped().schema, 1.5)
     assert (charge.rate, charge.steps) == (0.05, 60)
     assert charge.noise_multiplier == pytest.approx(1.5 * 0.05 * math.sqrt(60))
     assert charge.bound == pytest.approx(1e-3, rel=5e-3)
@@ -126,7 +130,7 @@ def test_the_plan_is_poisson_sampled_steps_and_needs_no_number_of_records():
 
 def test_more_passes_and_larger_samples_ask_for_more_noise():
     def noise(**settings: float) -> float:
-        promised = LinearMaps(**{**TINY, **settings}).promise(images().schema, BUDGET)
+        promised = LinearMaps(**{**TINY, **settings}).promise(striped().schema, BUDGET)
         return promised.charges[0].noise_multiplier
 
     assert noise() < noise(epochs=8.0)
@@ -136,8 +140,8 @@ def test_more_passes_and_larger_samples_ask_for_more_noise():
 @pytest.mark.parametrize("neighbours", list(Neighbours))
 def test_it_learns_from_images_whatever_the_relation(neighbours):
     budget = Budget(epsilon=100.0, delta=1e-4, neighbours=neighbours)
-    fitted = LocallyLinearMaps(maps=2, rate=0.3, epochs=10).fit(images(600), budget)
-    assert fitted.score(images(90, seed=5)) > 0.9
+    fitted = LocallyLinearMaps(maps=2, rate=0.3, epochs=10).fit(striped(600), budget)
+    assert fitted.score(striped(90, seed=5)) > 0.9
     assert fitted.statement_.epsilon <= 100.0
 
 
@@ -154,25 +158,24 @@ def test_it_learns_from_a_table_with_missing_values():
 @pytest.mark.parametrize("basis", ["frequencies", "random"])
 @pytest.mark.parametrize("shape", [(1, 8, 8), (3, 10, 6)])
 def test_the_projection_is_public_and_the_filters_speak_of_pixels(basis, shape):
-    data = images(60, shape=shape)
+    data = striped(60, shape=shape)
     fitted = LocallyLinearMaps(**TINY, basis=basis).fit(data, BUDGET)
-    assert fitted.method_.model_.projection.shape == (12, math.prod(shape))
+    model = fitted.method_.model_
+    assert model.projection.shape == (12, math.prod(shape))
     again = Model(LinearMaps(**TINY, basis=basis), data.schema)
-    assert torch.equal(fitted.method_.model_.projection, again.projection)
+    assert torch.equal(model.projection, again.projection)
     if basis == "frequencies":
-        gram = fitted.method_.model_.projection @ fitted.method_.model_.projection.T
-        assert torch.allclose(gram, torch.eye(12), atol=1e-5)
+        assert torch.allclose(model.projection @ model.projection.T, torch.eye(12), atol=1e-5)
     # Filters applied to pixels give what the classifier computes on projections.
     batch = data.take(np.arange(9))
-    g = fitted.method_.model_.activations(fitted.method_.model_.inputs(batch)).numpy()
     by_pixels = np.einsum("nd,kmd->nkm", batch.pixels().flatten(1).numpy(), fitted.coef_)
+    g = model.activations(model.inputs(batch)).numpy()
     assert np.allclose(by_pixels + fitted.intercept_, g, atol=1e-3)
     assert fitted.filters().images().shape == (3, 3, *shape)
 
 
-def test_probabilities_are_the_softmax_of_scores_and_explanations_add_up_to_them():
-    fitted = LocallyLinearMaps(**TINY).fit(images(), BUDGET)
-    some = images(10).images
+def test_probabilities_are_the_softmax_of_scores_and_explanations_add_up_to_them(fitted):
+    some = striped(10).images
     p, f = fitted.predict_proba(some), fitted.decision_function(some)
     assert np.allclose(p, np.exp(f) / np.exp(f).sum(axis=1, keepdims=True), atol=1e-6)
     assert np.array_equal(fitted.predict(some), p.argmax(axis=1))
@@ -182,16 +185,15 @@ def test_probabilities_are_the_softmax_of_scores_and_explanations_add_up_to_them
     assert (np.diff(told.weights, axis=1) <= 0).all()
     assert np.allclose((told.weights * told.scores).sum(axis=1), f.max(axis=1), atol=1e-5)
     assert (fitted.explain(some, top=1, of=2).codes == 2).all()
-    assert fitted.explain(some).to_json()[0]["class"] in images().schema.classes
+    assert fitted.explain(some).to_json()[0]["class"] in striped().schema.classes
 
 
-def test_pictures_show_a_row_a_record_and_a_row_a_class():
-    fitted = LocallyLinearMaps(**TINY).fit(images(), BUDGET)
-    explained = fitted.explain(images(4).images, top=2).picture()
+def test_pictures_show_a_row_a_record_and_a_row_a_class(fitted, runs):
+    explained = fitted.explain(striped(4).images, top=2).picture()
     bank = fitted.filters().picture()
     assert isinstance(explained, Image.Image) and isinstance(bank, Image.Image)
     assert explained.height * 3 == bank.height * 4
-    on_table = LocallyLinearMaps(**TINY).fit(table(), BUDGET)
+    on_table = LocallyLinearMaps.load(runs / "table")
     assert on_table.explain(table(3)).picture().height > 300
     assert on_table.filters().picture(2).width > 200
     with pytest.raises(BadInput, match="at most 20 records"):
@@ -200,157 +202,115 @@ def test_pictures_show_a_row_a_record_and_a_row_a_class():
         on_table.filters().images()
 
 
-def test_a_saved_classifier_predicts_the_same_and_makes_no_samples(tmp_path):
-    fitted = LocallyLinearMaps(**TINY).fit(images(), BUDGET, out=tmp_path / "run")
+@pytest.mark.parametrize("cls", [LinearMaps, LocallyLinearMaps])
+def test_a_saved_run_is_a_classifier_that_tells_steps_only(cls, tmp_path):
+    fitted = cls(**TINY).fit(striped(), BUDGET, out=tmp_path / "run")
     again = LocallyLinearMaps.load(tmp_path / "run")
-    assert again.get_params() == fitted.get_params()
-    assert np.array_equal(again.predict_proba(images(9)), fitted.predict_proba(images(9)))
     assert again.statement_ == fitted.statement_
-    assert (tmp_path / "run" / "samples.png").exists()
+    assert again.classes_.tolist() == [0, 1, 2]
+    assert again.n_iter_ == 8
+    assert 0 <= again.score(striped(30)) <= 1
     with pytest.raises(BadInput, match="makes no samples"):
         load(tmp_path / "run").sample(3)
-    files = {p.name for p in (tmp_path / "run").iterdir()}
-    assert files == {"run.sqlite", "run.lock", *EXPORTS}
+    log = SavedRun(tmp_path / "run").log
+    assert log
+    assert {key for record in log for key in record} <= {"event", "step", "steps"}
+    told = fitted.statement_.paragraph()
+    assert "8 noisy sums (“gradients” in 8 steps)" in told
+    assert "generator" not in told and "synthetic" not in told
+    other = cls(**TINY).fit(striped(), BUDGET)  # with the same seed: the noise has none
+    weights = (m.model_.weights if cls is LinearMaps else m.coef_ for m in (fitted, other))
+    assert not np.array_equal(*weights)
+    if cls is LocallyLinearMaps:
+        assert again.get_params() == fitted.get_params()
+        assert np.array_equal(again.predict_proba(striped(9)), fitted.predict_proba(striped(9)))
 
 
-def test_the_log_tells_steps_only():
-    fitted = LinearMaps(**TINY).fit(images(), BUDGET)
-    assert fitted.log_
-    assert {key for record in fitted.log_ for key in record} <= {"event", "step", "steps"}
-
-
-def test_an_interrupted_fit_goes_on_where_it_was(tmp_path, monkeypatch):
-    import sfumato.methods.llm as module
-
-    honest, count = module._Adam.move, []
-
-    def fails_once(self, *rest):
-        count.append(rest[-1])
-        if len(count) == 6:
-            raise KeyboardInterrupt
-        honest(self, *rest)
-
-    monkeypatch.setattr(module._Adam, "move", fails_once)
-    with pytest.raises(KeyboardInterrupt):
-        LocallyLinearMaps(**TINY).fit(images(), BUDGET, out=tmp_path / "run")
-    fitted = LocallyLinearMaps(**TINY).fit(images(), BUDGET, out=tmp_path / "run", resume=True)
-    assert count == [1, 2, 3, 4, 5, 6, *range(1, 9)]  # no checkpoint yet: answers are given again
-    assert fitted.statement_.epsilon <= BUDGET.epsilon
-    assert LocallyLinearMaps.load(tmp_path / "run").get_params() == fitted.get_params()
-
-
-def test_two_fits_with_one_seed_differ_because_noise_has_none():
-    first, second = (LocallyLinearMaps(**TINY, seed=3).fit(images(), BUDGET) for _ in range(2))
-    assert not np.array_equal(first.coef_, second.coef_)
-
-
-def test_senseless_settings_are_refused_before_a_row_is_read():
-    with pytest.raises(BadInput, match="llm's basis must be one of frequencies, random"):
-        LocallyLinearMaps(basis="wavelets").fit(images(), BUDGET)
-    with pytest.raises(BadInput, match="epochs ÷ rate are more than"):
-        LocallyLinearMaps(rate=1e-9).fit(images(), BUDGET)
-
-
-def test_what_a_classifier_cannot_do_it_says():
-    with pytest.raises(BadInput, match="no labels"):
-        LocallyLinearMaps().fit(Dataset.from_arrays(images(9).images), BUDGET)
-    with pytest.raises(BadInput, match="second argument is a Budget"):
-        LocallyLinearMaps().fit(images(9))
-    with pytest.raises(BadInput, match="differ from the budget"):
-        LocallyLinearMaps(epsilon=9.0).fit(images(9), BUDGET)
+def test_what_a_classifier_cannot_do_it_says(fitted):
+    some = striped(9)
+    for message, call in {
+        "no labels": lambda: LocallyLinearMaps().fit(Dataset.from_arrays(some.images), BUDGET),
+        "second argument is a Budget": lambda: LocallyLinearMaps().fit(some),
+        "differ from the budget": lambda: LocallyLinearMaps(epsilon=9.0).fit(some, BUDGET),
+        "epochs ÷ rate are more than": lambda: LocallyLinearMaps(rate=1e-9).fit(some, BUDGET),
+        "another kind": lambda: fitted.predict(striped(9, shape=(1, 9, 9))),
+        "from 1 to 3": lambda: fitted.explain(some, top=4),
+        "no class with code": lambda: fitted.explain(some, of=3),
+    }.items():
+        with pytest.raises(BadInput, match=message):
+            call()
     with pytest.raises(NotFitted, match="has not been fitted"):
-        LocallyLinearMaps().predict(images(9).images)
-    fitted = LocallyLinearMaps(**TINY).fit(images(), BUDGET)
-    with pytest.raises(BadInput, match="another kind"):
-        fitted.predict(images(9, shape=(1, 9, 9)))
-    with pytest.raises(BadInput, match="from 1 to 3"):
-        fitted.explain(images(2), top=4)
-    with pytest.raises(BadInput, match="no class with code"):
-        fitted.explain(images(2), of=3)
+        LocallyLinearMaps().predict(some.images)
 
 
 # -- arrays, as scikit-learn has them ----------------------------------------------------------------------------------
 
 
-def test_arrays_need_a_budget_and_public_classes():
-    X, y = np.random.default_rng(0).random((50, 4)), np.arange(50) % 2
-    with pytest.raises(BadInput, match="no budget"):
-        LocallyLinearMaps(classes=2).fit(X, y)
-    with pytest.raises(BadInput, match="which ones occur is private"):
-        LocallyLinearMaps(epsilon=1.0, delta=1e-5).fit(X, y)
-    with pytest.raises(BadInput, match="none of the stated"):
-        LocallyLinearMaps(epsilon=1.0, delta=1e-5, classes=["a", "b"]).fit(
-            X, np.where(y == 1, "a", "c")
-        )
+X, Y = np.random.default_rng(0).random((50, 4)), np.arange(50) % 2
+SPENT = {"epsilon": 2.0, "delta": 1e-5}
+
+
+@pytest.mark.parametrize(
+    ("settings", "y", "message"),
+    [
+        ({"classes": 2}, Y, "no budget"),
+        (SPENT, Y, "which ones occur is private"),
+        ({**SPENT, "classes": ["a", "b"]}, np.where(Y == 1, "a", "c"), "none of the stated"),
+    ],
+)
+def test_arrays_need_a_budget_and_public_classes(settings, y, message):
+    with pytest.raises(BadInput, match=message):
+        LocallyLinearMaps(**settings).fit(X, y)
 
 
 def test_a_stated_class_without_records_is_a_class_all_the_same():
-    X, y = np.random.default_rng(0).random((50, 4)), np.array(["b", "d"])[np.arange(50) % 2]
-    fitted = LocallyLinearMaps(**TINY, epsilon=1.0, delta=1e-5, classes=["d", "a", "b"]).fit(X, y)
-    assert fitted.classes_.tolist() == ["a", "b", "d"]
-    assert fitted.predict_proba(X).shape == (50, 3)
-    assert set(fitted.predict(X)) <= {"a", "b", "d"}
+    model = LocallyLinearMaps(**TINY, **SPENT, classes=["d", "a", "b"])
+    model.fit(X, np.array(["b", "d"])[Y])
+    assert model.classes_.tolist() == ["a", "b", "d"]
+    assert model.predict_proba(X).shape == (50, 3)
+    assert set(model.predict(X)) <= {"a", "b", "d"}
 
 
 def test_values_beyond_the_public_range_count_as_its_ends(tmp_path):
-    X, y = np.random.default_rng(0).random((50, 4)), np.arange(50) % 2
-    fitted = LocallyLinearMaps(**TINY, epsilon=2.0, delta=1e-5, classes=2, high=3.0).fit(X, y)
-    assert np.array_equal(fitted.predict_proba(X * 0 + 7), fitted.predict_proba(X * 0 + 3))
-    fitted.save(tmp_path / "run")
-    again = LocallyLinearMaps.load(tmp_path / "run")
-    assert np.array_equal(again.predict_proba(9 * X), fitted.predict_proba(9 * X))
-    assert again.get_params() == {**fitted.get_params(), "classes": [0, 1]}
+    model = LocallyLinearMaps(**TINY, **SPENT, classes=2, high=3.0).fit(X, Y)
+    assert np.array_equal(model.predict_proba(X * 0 + 7), model.predict_proba(X * 0 + 3))
+    again = LocallyLinearMaps.load(model.save(tmp_path / "run"))
+    assert np.array_equal(again.predict_proba(9 * X), model.predict_proba(9 * X))
+    assert again.get_params() == {**model.get_params(), "classes": [0, 1]}
 
 
 @pytest.mark.parametrize("labels", [["no", "yes"], [3, 7], [1.0, 2.0], [False, True]])
 def test_a_saved_classifier_answers_with_the_labels_it_was_given(labels, tmp_path):
-    X, y = np.random.default_rng(0).random((50, 4)), np.array(labels)[np.arange(50) % 2]
-    fitted = LocallyLinearMaps(**TINY, epsilon=2.0, delta=1e-5, classes=labels)
-    fitted.fit(X, y, out=tmp_path / "run")
+    model = LocallyLinearMaps(**TINY, **SPENT, classes=labels)
+    model.fit(X, np.array(labels)[Y], out=tmp_path / "run")
     again = LocallyLinearMaps.load(tmp_path / "run")
-    assert again.classes_.dtype == fitted.classes_.dtype == np.array(labels).dtype
+    assert again.classes_.dtype == model.classes_.dtype == np.array(labels).dtype
     assert again.classes_.tolist() == labels
-    assert np.array_equal(again.predict(X), fitted.predict(X))
+    assert np.array_equal(again.predict(X), model.predict(X))
 
 
-def test_a_run_of_the_method_alone_is_a_classifier_too(tmp_path):
-    method = LinearMaps(**TINY).fit(images(), BUDGET, out=tmp_path / "run")
-    model = LocallyLinearMaps.load(tmp_path / "run")
-    assert model.statement_ == method.statement_
-    assert model.classes_.tolist() == [0, 1, 2]
-    assert model.n_iter_ == 8
-    assert 0 <= model.score(images(30)) <= 1
-
-
-def test_the_statement_counts_steps_and_speaks_of_no_generator():
-    told = LinearMaps(**TINY).fit(images(), BUDGET).statement_.paragraph()
-    assert "8 noisy sums (“gradients” in 8 steps)" in told
-    assert "generator" not in told and "synthetic" not in told
-
-
-def test_a_fit_that_fails_leaves_nothing_of_the_one_before():
-    fitted = LocallyLinearMaps(**TINY).fit(images(), BUDGET)
+def test_a_fit_that_fails_leaves_nothing_of_the_one_before(runs):
+    fitted = LocallyLinearMaps.load(runs / "images")
     with pytest.raises(BadInput, match="maps must be"):
-        fitted.set_params(maps=0).fit(images(), BUDGET)
+        fitted.set_params(maps=0).fit(striped(), BUDGET)
     with pytest.raises(NotFitted):
-        fitted.predict(images(3))
+        fitted.predict(striped(3))
     assert not hasattr(fitted, "statement_")
 
 
 def test_images_may_come_as_arrays_too():
-    data = images(300)
-    fitted = LocallyLinearMaps(
-        maps=2, rate=0.3, epochs=10, epsilon=100.0, delta=1e-4, classes=3
-    ).fit(data.images[:, 0], data.labels)
-    assert fitted.score(images(60, seed=9).images, images(60, seed=9).labels) > 0.9
-    assert fitted.schema_.shape == (1, 8, 8)
+    data, other = striped(300), striped(60, seed=9)
+    how = {"epsilon": 100.0, "delta": 1e-4, "classes": 3}
+    model = LocallyLinearMaps(maps=2, rate=0.3, epochs=10, **how)
+    model.fit(data.images[:, 0], data.labels)
+    assert model.score(other.images, other.labels) > 0.9
+    assert model.schema_.shape == (1, 8, 8)
 
 
 # What scikit-learn asks for and privacy does not allow: each of these fits twice and wants the same classifier.
-_NO_SEED = "privacy noise has no seed, so two fits to the same records differ"
 EXPECTED_FAILURES = dict.fromkeys(
     ("check_fit_idempotent", "check_supervised_y_2d", "check_classifier_data_not_an_array"),
-    _NO_SEED,
+    "privacy noise has no seed, so two fits to the same records differ",
 )
 
 
@@ -374,14 +334,6 @@ def test_scikit_learns_own_checks_pass_as_far_as_privacy_allows():
     assert sum(r["status"] == "passed" for r in results) >= 40
 
 
-def test_a_clone_has_the_same_settings_and_nothing_learnt():
-    fitted = LocallyLinearMaps(**TINY, classes=3).fit(images(), BUDGET)
-    copy = clone(fitted)
-    assert copy.get_params() == fitted.get_params()
-    assert not hasattr(copy, "statement_")
-    assert copy.set_params(beta=2.0).beta == 2.0
-
-
 def test_the_classifier_has_the_methods_settings_and_no_others():
     own = {"epsilon", "delta", "neighbours", "classes", "low", "high"}
     told = LocallyLinearMaps().get_params()
@@ -391,29 +343,7 @@ def test_the_classifier_has_the_methods_settings_and_no_others():
         LocallyLinearMaps(mapz=3)
 
 
-def test_it_is_listed_as_a_classifier():
-    info = LinearMaps.info
-    assert info in sfumato.list_methods()
-    assert info.makes == "classifier"
-
-
-def test_a_run_says_whose_it_is(tmp_path):
-    LocallyLinearMaps(**TINY).fit(table(), BUDGET, out=tmp_path / "run")
-    assert read_json(tmp_path / "run" / "config.json")["method"] == "llm"
-    assert not (tmp_path / "run" / "samples.png").exists()
-
-
 # -- the command -------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def runs(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("runs")
-    LocallyLinearMaps(**TINY).fit(images(), BUDGET, out=folder / "images")
-    LocallyLinearMaps(**TINY).fit(table(), BUDGET, out=folder / "table")
-    images(12).save(folder / "some.npz")
-    table(12).save(folder / "some.csv")
-    return folder
 
 
 def run(*arguments: object) -> Result:
@@ -440,22 +370,17 @@ def test_the_command_writes_a_picture_or_a_page(runs, kind, end, tmp_path):
 
 def test_the_command_shows_filters_alone_and_prints_json(runs, tmp_path):
     assert run(runs / "images", "--out", tmp_path / "filters.png", "-q").exit_code == 0
-    done = run(
-        runs / "images", "--data", runs / "some.npz", "--out", tmp_path / "w.png", "--json", "-q"
-    )
-    told = json.loads(done.stdout)["records"]
+    how = ("--data", runs / "some.npz", "--out", tmp_path / "w.png", "--json", "-q")
+    told = json.loads(run(runs / "images", *how).stdout)["records"]
     assert len(told) == 8 and len(told[0]["maps"]) == 3
 
 
 def test_the_command_says_what_it_cannot_do(runs, tmp_path):
+    some, out = runs / "some.npz", tmp_path / "a.png"
     with pytest.raises(BadInput, match="end --out with"):
         run(runs / "images", "--out", tmp_path / "why.gif")
     with pytest.raises(BadInput, match="no record number"):
-        run(
-            runs / "images", "--data", runs / "some.npz", "--first", 99, "--out", tmp_path / "a.png"
-        )
-    sfumato.Merf(features=16, steps=2, batch=6, hidden=4).fit(
-        images(), BUDGET, out=tmp_path / "merf"
-    )
+        run(runs / "images", "--data", some, "--first", 99, "--out", out)
+    sfumato.Merf(**sfumato.Merf.TINY).fit(striped(), BUDGET, out=tmp_path / "merf")
     with pytest.raises(BadInput, match="no explanations"):
-        run(tmp_path / "merf", "--out", tmp_path / "why.png")
+        run(tmp_path / "merf", "--out", out)

@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 import torch
 
+from pictures import halves
 from plans import plan_of
 from sfumato.data import Batch, Column, Dataset, Schema
 from sfumato.errors import BadInput
 from sfumato.generators.mixture import GaussianMixture, RangeFit
-from sfumato.methods import Method, Mixture
+from sfumato.methods import Mixture
 from sfumato.methods.mixture import Capacity
 from sfumato.methods.moments import (
     above_edge,
@@ -30,7 +31,6 @@ from sfumato.methods.refinement import LABEL, STEPS, Refinement, record_gradient
 from sfumato.privacy import BoundedSum, Budget, Neighbours, OuterSum, Query, enforced_bound
 from sfumato.privacy.gate import _map_of
 from sfumato.privacy.memory import Remembered
-from sfumato.public.autoencoder import AutoencoderCodec
 from sfumato.public.linear import DctCodec
 from sfumato.public.space import Axes, CodecSpace
 from sfumato.public.spaces import MOST_COEFFICIENTS, PixelSpace, TableSpace
@@ -41,17 +41,6 @@ SEVERAL = Budget(epsilon=200.0, delta=1e-5)
 def pictures(shape: tuple[int, ...] = (1, 8, 8), n: int = 4) -> Batch:
     rng = np.random.default_rng(0)
     return Batch(torch.from_numpy(rng.integers(0, 256, (n, *shape), dtype=np.uint8)), None)
-
-
-def blobs(n: int = 3000, seed: int = 0) -> Dataset:
-    """Two classes of 8×8 images: a bright half, left or right, of varying brightness."""
-    rng = np.random.default_rng(seed)
-    labels = np.arange(n) % 2
-    images = rng.normal(0.3, 0.03, (n, 1, 8, 8))
-    brightness = rng.normal(0.3, 0.08, n)
-    for i, label in enumerate(labels):
-        images[i, 0, :, 4 * label : 4 * label + 4] += brightness[i]
-    return Dataset.from_arrays(np.clip(images, 0, 1).astype(np.float32), labels, classes=2)
 
 
 TABLE = Schema(
@@ -225,15 +214,20 @@ def test_after_clipping_means_are_what_was_wanted():
 @pytest.mark.parametrize("own", [0, 10])
 @pytest.mark.parametrize("refine", [True, False])
 def test_shares_of_the_budget_add_up_to_one(refine, own):
-    plan = plan_of(Mixture(refine=refine, cluster_directions=own), blobs(4).schema, 3.0)
+    method = Mixture(refine=refine, cluster_directions=own)
+    plan = plan_of(method, halves(4).schema, 3.0)
     assert ("cluster second moments" in [charge.label for charge in plan]) == (own > 0)
     spent = sum(charge.steps * (3.0 / charge.noise_multiplier) ** 2 for charge in plan)
     assert spent == pytest.approx(1.0)
+    latent = plan_of(method.set_params(codec="dct:16"), halves(4).schema, 3.0)
+    assert [c.label for c in latent] == [c.label for c in plan]
+    assert latent[0].dimension < plan[0].dimension
 
 
-def test_with_little_noise_samples_have_the_records_means_and_variances():
-    data = blobs()
-    sample = Mixture(refine=False).fit(data, SEVERAL).sample(4000)
+@pytest.mark.parametrize("neighbours", [Neighbours.ZERO_OUT, Neighbours.ADD_REMOVE])
+def test_with_little_noise_samples_have_the_records_means_and_variances(neighbours):
+    data, budget = halves(), replace(SEVERAL, neighbours=neighbours)
+    sample = Mixture(refine=False).fit(data, budget).sample(4000)
     for code in (0, 1):
         real = data.images[data.labels == code].reshape(-1, 64)
         made = sample.images[sample.labels == code].reshape(-1, 64) / 255
@@ -244,10 +238,8 @@ def test_with_little_noise_samples_have_the_records_means_and_variances():
 
 def test_clusters_are_found_where_a_class_has_them():
     rng = np.random.default_rng(0)
-    bright = rng.random(4000) < 0.3
-    images = np.where(bright, 0.85, 0.15)[:, None, None, None] + rng.normal(
-        0, 0.03, (4000, 1, 6, 6)
-    )
+    shade = np.where(rng.random(4000) < 0.3, 0.85, 0.15)[:, None, None, None]
+    images = shade + rng.normal(0, 0.03, (4000, 1, 6, 6))
     data = Dataset.from_arrays(np.clip(images, 0, 1).astype(np.float32))
     made = Mixture(refine=False).fit(data, SEVERAL).sample(3000).images.mean(axis=(1, 2, 3)) / 255
     assert (made > 0.65).mean() == pytest.approx(0.3, abs=0.06)
@@ -314,50 +306,41 @@ def test_constant_pictures_give_nearly_constant_samples(value, refine):
 
 
 def test_records_of_no_known_class_count_for_nothing():
-    data = blobs(2000)
-    labels = data.labels.copy()
-    images = data.images.copy()
+    data = halves(2000)
+    labels, images = data.labels.copy(), data.images.copy()
     labels[:1000], images[:1000] = -1, 1.0
-
-    batches = [Batch(torch.from_numpy(images), torch.from_numpy(labels))]
     odd = Dataset(data._source, data.schema, "odd")
-    odd.batches = lambda size: iter(batches)  # type: ignore[method-assign]
+    odd.batches = lambda size: iter([Batch(torch.from_numpy(images), torch.from_numpy(labels))])
     sample = Mixture(refine=False).fit(odd, SEVERAL).sample(500).images / 255
     assert sample.mean() < 0.6
-
-
-def test_a_private_size_is_not_needed():
-    budget = Budget(epsilon=100, delta=1e-5, neighbours=Neighbours.ADD_REMOVE)
-    data = blobs()
-    sample = Mixture(refine=False).fit(data, budget).sample(1000).images / 255
-    assert sample.mean() == pytest.approx(float(data.images.mean()), abs=0.03)
 
 
 # -- refinement ------------------------------------------------------------------------------------------------------
 
 
 def test_the_best_candidates_of_each_class_are_kept():
+    def brightness(records):
+        return records.float().mean(dim=(1, 2, 3))
+
     class Bright(Refinement):
         def scores(self, schema, records, labels):
-            return records.float().mean(dim=(1, 2, 3))
+            return brightness(records)
 
-    schema = blobs(4).schema
     refinement = Bright(None, torch.zeros(2, 1))  # type: ignore[arg-type]
     drawn = []
 
     def draw(labels, generator):
-        drawn.append(
-            torch.rand(len(labels), 1, 8, 8, generator=generator) + labels.view(-1, 1, 1, 1)
-        )
+        shades = torch.rand(len(labels), 1, 8, 8, generator=generator)
+        drawn.append(shades + labels.view(-1, 1, 1, 1))
         return drawn[-1]
 
-    labels = torch.tensor([0, 1, 0, 1, 1])
-    kept = refinement.draw(schema, labels, draw, torch.Generator().manual_seed(0), 4)
+    labels, random = torch.tensor([0, 1, 0, 1, 1]), torch.Generator().manual_seed(0)
+    kept = brightness(refinement.draw(halves(4).schema, labels, draw, random, 4))
     assert len(drawn[0]) == 20
-    assert torch.equal((kept.mean(dim=(1, 2, 3)) > 1).long(), labels)
-    brightness = drawn[0].mean(dim=(1, 2, 3))
-    best = brightness[brightness < 1].sort(descending=True).values[:2]
-    assert torch.allclose(kept[labels == 0].mean(dim=(1, 2, 3)).sort(descending=True).values, best)
+    assert torch.equal((kept > 1).long(), labels)
+    candidates = brightness(drawn[0])
+    best = candidates[candidates < 1].sort(descending=True).values[:2]
+    assert torch.allclose(kept[labels == 0].sort(descending=True).values, best)
 
 
 def gradients_of(weights: torch.Tensor):
@@ -385,52 +368,38 @@ def test_a_gradient_is_clipped_as_a_whole():
     assert float(total.norm()) == pytest.approx(1.0, abs=1e-3)
 
 
-def test_refinement_prefers_records_to_draws():
-    data = blobs()
+def test_refinement_prefers_records_to_draws_and_streams(monkeypatch):
+    data = halves()
     fitted = Mixture().fit(data, SEVERAL)
-    labels = torch.from_numpy(data.labels)[:500]
-    real = fitted.refinement_.scores(data.schema, torch.from_numpy(data.images[:500]), labels)
-    drawn = fitted.refinement_.scores(
-        data.schema, fitted._records(labels, torch.Generator()), labels
+    records, labels = torch.from_numpy(data.images)[:500], torch.from_numpy(data.labels)[:500]
+    real, drawn, wrong = (
+        float(fitted.refinement_.scores(data.schema, some, of).mean())
+        for some, of in (
+            (records, labels),
+            (fitted._records(labels, torch.Generator()), labels),
+            (records, 1 - labels),
+        )
     )
-    wrong = fitted.refinement_.scores(data.schema, torch.from_numpy(data.images[:500]), 1 - labels)
-    assert float(real.mean()) > float(drawn.mean())
-    assert float(real.mean()) > float(wrong.mean()) + 1
-
-
-def test_refined_samples_stream_and_survive_saving(tmp_path, monkeypatch):
-    fitted = Mixture().fit(blobs(400), Budget(epsilon=3, delta=1e-5))
-    fitted.save(tmp_path / "run")
-    again = Method.load(tmp_path / "run")
-    assert np.array_equal(fitted.sample(70, seed=2).images, again.sample(70, seed=2).images)
+    assert real > drawn
+    assert real > wrong + 1
     monkeypatch.setattr(Mixture, "AT_ONCE", 16)
     assert len(fitted.sample(70, seed=2)) == 70
 
 
 def test_an_interrupted_refinement_goes_on_without_asking_again(tmp_path, monkeypatch):
-    asked = []
-    honest = OuterSum.__call__
+    asked, honest = [], OuterSum.__call__
 
-    def failing(self, batch):
-        if self.phi.kind == LABEL:
-            if len(asked) == 3:
-                raise KeyboardInterrupt
-            asked.append(1)
+    def counted(self, batch):
+        asked.extend([1] * (self.phi.kind == LABEL))
+        if len(asked) == 4 and self.phi.kind == LABEL:
+            raise KeyboardInterrupt
         return honest(self, batch)
 
-    budget = Budget(epsilon=3, delta=1e-5)
-    monkeypatch.setattr(OuterSum, "__call__", failing)
+    monkeypatch.setattr(OuterSum, "__call__", counted)
     with pytest.raises(KeyboardInterrupt):
-        Mixture().fit(blobs(100), budget, out=tmp_path / "run")
-    again = []
-
-    def counting(self, batch):
-        again.extend([1] * (self.phi.kind == LABEL))
-        return honest(self, batch)
-
-    monkeypatch.setattr(OuterSum, "__call__", counting)
-    fitted = Mixture().fit(blobs(100), budget, out=tmp_path / "run", resume=True)
-    assert len(again) == STEPS - 3
+        Mixture().fit(halves(100), SEVERAL, out=tmp_path / "run")
+    fitted = Mixture().fit(halves(100), SEVERAL, out=tmp_path / "run", resume=True)
+    assert len(asked) == 4 + STEPS - 3
     assert len(fitted.sample(5)) == 5
 
 
@@ -480,7 +449,7 @@ def test_a_codec_space_is_bounded_and_sees_what_the_codec_gives_back():
 
 @pytest.mark.parametrize("codec", ["dct:20", "pca:12"])
 def test_in_a_latent_too_samples_have_the_records_means(codec):
-    data, public = blobs(), blobs(300, seed=1)
+    data, public = halves(), halves(300, seed=1)
     fitted = Mixture(codec=codec, refine=False).fit(data, SEVERAL, public=public)
     sample = fitted.sample(3000)
     seen = fitted._space.seen(Batch(torch.from_numpy(data.images), None)).numpy()
@@ -489,55 +458,35 @@ def test_in_a_latent_too_samples_have_the_records_means(codec):
         assert np.abs(seen[data.labels == code].mean(0) - made.mean(0)).max() < 0.03
 
 
-def test_a_latent_mixture_refines_and_survives_the_loss_of_its_codec_file(tmp_path):
-    path = AutoencoderCodec.untrained((1, 8, 8), 6, 8, seed=0).save(tmp_path / "codec.safetensors")
-    fitted = Mixture(codec=str(path), candidates=2).fit(blobs(200), SEVERAL, out=tmp_path / "run")
-    path.unlink()
-    again = Method.load(tmp_path / "run")
-    assert again.refinement_ is not None
-    assert np.array_equal(fitted.sample(30, seed=2).images, again.sample(30, seed=2).images)
-    assert again.statement_ == fitted.statement_
-
-
-def test_a_fitted_latent_mixture_remembers_no_record():
-    fitted = Mixture(codec="dct:16", candidates=2).fit(blobs(100), SEVERAL)
-    assert isinstance(fitted._space, CodecSpace)
-    gc.collect()
-    assert not [held for held in gc.get_objects() if type(held) is Remembered]
-
-
-def test_records_are_encoded_once_a_fit(monkeypatch):
-    calls = []
-    honest = DctCodec._encode
+def test_records_are_encoded_once_a_fit_and_not_remembered(monkeypatch):
+    calls, honest = [], DctCodec._encode
     monkeypatch.setattr(
         DctCodec,
         "_encode",
         lambda self, pixels: calls.append(pixels.numpy().tobytes()) or honest(self, pixels),
     )
-    Mixture(codec="dct:16", refine=False).fit(blobs(100), SEVERAL)
+    Mixture(codec="dct:16", refine=False).fit(halves(100), SEVERAL)
     assert len(calls) == len(set(calls))  # the records, and the public ones that the wall tries
-
-
-def test_a_latent_plan_depends_on_the_codec_and_reads_no_weights(tmp_path):
-    schema = blobs(4).schema
-    pixels, latent = (plan_of(Mixture(codec=c), schema, 3.0) for c in (None, "dct:16"))
-    assert [c.label for c in pixels] == [c.label for c in latent]
-    assert latent[0].dimension < pixels[0].dimension
+    fitted = Mixture(codec="dct:16", candidates=2).fit(halves(100), SEVERAL)
+    assert isinstance(fitted._space, CodecSpace)
+    gc.collect()
+    assert not [held for held in gc.get_objects() if type(held) is Remembered]
 
 
 @pytest.mark.parametrize(
     ("codec", "message"),
-    [(7, "name or path"), ("", "name or path"), ("no-such", "no codec"), ("dct:x", "whole number")],
+    [
+        (7, "name or path"),
+        ("", "name or path"),
+        ("no-such", "no codec"),
+        ("dct:x", "whole number"),
+        ("pca:8", "--public"),
+    ],
 )
 def test_a_senseless_codec_is_refused_before_a_row_is_read(codec, message):
     with pytest.raises(BadInput, match=message):
-        Mixture(codec=codec).fit(blobs(4), SEVERAL)
-
-
-def test_a_codec_and_public_data_are_for_one_another():
+        Mixture(codec=codec).fit(halves(4), SEVERAL)
     with pytest.raises(BadInput, match="no use of public data with these settings"):
-        Mixture().fit(blobs(4), SEVERAL, public=blobs(4, seed=1))
-    with pytest.raises(BadInput, match="--public"):
-        Mixture(codec="pca:8").fit(blobs(4), SEVERAL)
+        Mixture().fit(halves(4), SEVERAL, public=halves(4, seed=1))
     with pytest.raises(BadInput, match="for images"):
         Mixture(codec="dct").fit(table(20), SEVERAL)

@@ -9,10 +9,10 @@ import pytest
 import torch
 from scipy.optimize import linprog
 
+from pictures import shaded
 from plans import plan_of
-from sfumato.data import Batch, Dataset
-from sfumato.methods import Method, Sinkhorn, sinkhorn, taught
-from sfumato.methods.run import EXPORTS
+from sfumato.data import Batch
+from sfumato.methods import Sinkhorn, sinkhorn, taught
 from sfumato.methods.sinkhorn import (
     Divergence,
     squared_distances,
@@ -20,8 +20,6 @@ from sfumato.methods.sinkhorn import (
     transport_plan,
 )
 from sfumato.privacy import Budget
-
-TINY = {"rate": 0.5, "groups": 2, "steps": 6, "batch": 12, "latent": 4, "hidden": 8}
 
 
 def points(m: int, d: int, seed: int) -> torch.Tensor:
@@ -38,74 +36,63 @@ def entropic_value(cost, plan, a, b, entropy) -> float:
     return float((plan * cost).sum() + entropy * kl)
 
 
+X, Y = points(6, 2, 0), points(5, 2, 1)
+A, B = weights(6, 2), weights(5, 3)
+COST = torch.cdist(X, Y).square()
+
+
 # -- transport -----------------------------------------------------------------------------------------------------------
-
-
-def test_distances_are_squared_euclidean_ones():
-    x, y = points(5, 3, 0), points(4, 3, 1)
-    assert torch.allclose(squared_distances(x, y), torch.cdist(x, y).square())
 
 
 @pytest.mark.parametrize("entropy", [1.0, 0.05, 0.003])
 def test_a_plan_has_the_margins_it_was_asked_for(entropy):
-    a, b = weights(6, 2), weights(5, 3)
-    plan = transport_plan(squared_distances(points(6, 2, 0), points(5, 2, 1)), a, b, entropy, 3000)
+    plan = transport_plan(squared_distances(X, Y), A, B, entropy, 3000)
     assert bool((plan >= 0).all())
-    assert torch.allclose(plan.sum(dim=1), a, atol=1e-9)
-    assert torch.allclose(plan.sum(dim=0), b, atol=1e-5)
+    assert torch.allclose(plan.sum(dim=1), A, atol=1e-9)
+    assert torch.allclose(plan.sum(dim=0), B, atol=1e-5)
 
 
 def test_with_little_entropy_the_plan_is_the_solution_of_the_linear_program():
-    a, b = weights(6, 2), weights(5, 3)
-    cost = squared_distances(points(6, 2, 0), points(5, 2, 1))
     rows = [np.kron(np.eye(6)[i], np.ones(5)) for i in range(6)]
     columns = [np.kron(np.ones(6), np.eye(5)[j]) for j in range(5)]
     solved = linprog(
-        cost.flatten().numpy(), A_eq=np.array(rows + columns), b_eq=np.concatenate([a, b])
+        COST.flatten().numpy(), A_eq=np.array(rows + columns), b_eq=np.concatenate([A, B])
     )
-    plan = transport_plan(cost, a, b, 1e-3, 20_000)
-    assert float((plan * cost).sum()) == pytest.approx(solved.fun, rel=1e-3)
+    plan = transport_plan(squared_distances(X, Y), A, B, 1e-3, 20_000)
+    assert float((plan * COST).sum()) == pytest.approx(solved.fun, rel=1e-3)
     assert np.allclose(plan.flatten().numpy(), solved.x, atol=5e-3)
 
 
 def test_with_much_entropy_the_plan_is_independent():
-    a, b = weights(6, 2), weights(5, 3)
-    cost = squared_distances(points(6, 2, 0), points(5, 2, 1))
-    assert torch.allclose(transport_plan(cost, a, b, 1e4, 20), a[:, None] * b, atol=1e-5)
+    assert torch.allclose(transport_plan(COST, A, B, 1e4, 20), A[:, None] * B, atol=1e-5)
 
 
 def test_logarithms_and_factors_are_the_same_iterations():
-    a, b = weights(6, 2), weights(5, 3)
-    scaled = squared_distances(points(6, 2, 0), points(5, 2, 1)) / 0.02
     first, second = (
-        way(scaled, a, b, 7) for way in (sinkhorn._by_factors, sinkhorn._by_logarithms)
+        way(COST / 0.02, A, B, 7) for way in (sinkhorn._by_factors, sinkhorn._by_logarithms)
     )
     assert torch.allclose(first, second, rtol=1e-9, atol=1e-15)
 
 
 @pytest.mark.parametrize("entropy", [0.02, 1e-5])
 def test_points_of_no_weight_are_left_out(entropy):
-    a, b = weights(6, 2), weights(5, 3)
+    a, b = A.clone(), B.clone()
     a[2], b[1] = 0.0, 0.0
-    cost = squared_distances(points(6, 2, 0), points(5, 2, 1))
-    plan = transport_plan(cost, a / a.sum(), b / b.sum(), entropy, 50)
+    plan = transport_plan(COST, a / a.sum(), b / b.sum(), entropy, 50)
     assert bool(torch.isfinite(plan).all())
     assert float(plan[2].sum()) == float(plan[:, 1].sum()) == 0.0
 
 
 def test_the_gradient_is_that_of_the_entropic_value_by_finite_differences():
-    x, y, a, b = points(6, 2, 0), points(5, 2, 1), weights(6, 2), weights(5, 3)
-
     def value(x):
-        cost = squared_distances(x, y)
-        return entropic_value(cost, transport_plan(cost, a, b, 0.1, 500), a, b, 0.1)
+        cost = squared_distances(x, Y)
+        return entropic_value(cost, transport_plan(cost, A, B, 0.1, 500), A, B, 0.1)
 
-    plan = transport_plan(squared_distances(x, y), a, b, 0.1, 500)
-    found = transport_gradient(x, y, plan)
+    found = transport_gradient(X, Y, transport_plan(COST, A, B, 0.1, 500))
     for i, j in ((0, 0), (3, 1), (5, 0)):
-        moved = torch.zeros_like(x)
+        moved = torch.zeros_like(X)
         moved[i, j] = 1e-5
-        slope = (value(x + moved) - value(x - moved)) / 2e-5
+        slope = (value(X + moved) - value(X - moved)) / 2e-5
         assert float(found[i, j]) == pytest.approx(slope, rel=1e-4, abs=1e-7)
 
 
@@ -120,11 +107,13 @@ def divergence(images, labels, **more) -> Divergence:
     return Divergence(images.flatten(1), labels, Sinkhorn(entropy=0.02, iterations=300, **more))
 
 
-def test_the_divergence_is_stationary_where_both_sets_agree():
-    images, labels = made()
-    gradient = divergence(images, labels).gradient(Batch(images, labels))
+@pytest.mark.parametrize("labelled", [True, False])
+def test_the_divergence_is_stationary_where_both_sets_agree(labelled):
+    images, labels = made(classes=2 if labelled else 1)
+    told = labels if labelled else None
+    gradient = divergence(images, labels).gradient(Batch(images, told))
     assert float(gradient.abs().max()) < 1e-5
-    other = divergence(images, labels).gradient(Batch(images * 0.2, labels))
+    other = divergence(images, labels).gradient(Batch(images * 0.2, told))
     assert float(other.abs().max()) > 1e-2
 
 
@@ -157,26 +146,11 @@ def test_records_that_make_no_sense_are_left_out_and_a_missing_class_rests():
     assert float(divergence(images, labels).gradient(nothing).abs().max()) == 0.0
 
 
-def test_unlabelled_records_are_one_class():
-    images, _ = made()
-    labels = torch.zeros(8, dtype=torch.int64)
-    gradient = divergence(images, labels).gradient(Batch(images, None))
-    assert float(gradient.abs().max()) < 1e-5
-
-
 # -- the method ----------------------------------------------------------------------------------------------------------
 
 
-def pictures(value: int, n: int = 80, *, labelled: bool = True) -> Dataset:
-    rng = np.random.default_rng(0)
-    images = rng.normal(value, 10, (n, 1, 8, 8)).clip(0, 255).astype(np.uint8)
-    return Dataset.from_arrays(
-        images, np.arange(n) % 2 if labelled else None, classes=2 if labelled else None
-    )
-
-
 def test_one_record_is_charged_with_twice_the_clip_under_every_relation():
-    _, steps = plan_of(Sinkhorn(**TINY, clip=0.7), pictures(9).schema, 3.0)
+    _, steps = plan_of(Sinkhorn(**Sinkhorn.TINY, clip=0.7), shaded(9).schema, 3.0)
     assert steps.summands == "groups"
     assert steps.bound == pytest.approx(0.7, rel=1e-5)
     assert steps.dimension == 12 * 64
@@ -185,34 +159,7 @@ def test_one_record_is_charged_with_twice_the_clip_under_every_relation():
 @pytest.mark.parametrize("labelled", [True, False])
 def test_with_a_generous_budget_samples_become_as_bright_as_the_records(labelled, monkeypatch):
     monkeypatch.setattr(taught, "DECAY", 0.5)
-    settings = {**TINY, "rate": 1.0, "steps": 60, "batch": 24}
+    settings = {**Sinkhorn.TINY, "rate": 1.0, "steps": 60, "batch": 24}
     method = Sinkhorn(**settings, learning_rate=0.02)
-    fitted = method.fit(pictures(220, labelled=labelled), Budget(epsilon=2e4, delta=1e-4))
+    fitted = method.fit(shaded(220, labelled=labelled), Budget(epsilon=2e4, delta=1e-4))
     assert fitted.sample(60).images.mean() > 160  # 127 to begin with; 228 to 251 in six fits
-
-
-class Stop(Exception):
-    pass
-
-
-def test_a_torn_fit_goes_on_and_reads_only_what_was_not_answered(tmp_path):
-    class Torn(Dataset):
-        left = 3
-
-        def take(self, indices):
-            if Torn.left == 0:
-                raise Stop
-            Torn.left -= 1
-            return super().take(indices)
-
-    plain = pictures(200)
-    data = Torn(plain._source, plain.schema, plain.name)
-    settings, budget = {**TINY, "rate": 1.0, "groups": 1}, Budget(epsilon=5.0, delta=1e-4)
-    with pytest.raises(Stop):
-        Sinkhorn(**settings).fit(data, budget, out=tmp_path / "run")
-    Torn.left = 3
-    fitted = Sinkhorn(**settings).fit(data, budget, out=tmp_path / "run", resume=True)
-    assert Torn.left == 0
-    again = Method.load(tmp_path / "run")
-    assert np.array_equal(again.sample(7).images, fitted.sample(7).images)
-    assert {p.name for p in (tmp_path / "run").iterdir()} == {"run.sqlite", "run.lock", *EXPORTS}

@@ -9,7 +9,6 @@ import signal
 import sqlite3
 import subprocess
 import sys
-import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 from unittest.mock import patch
@@ -39,10 +38,12 @@ from sfumato.privacy import (
 )
 from sfumato.privacy.store import STORE
 from sfumato.progress import Progress, Stage
+from sfumato.testing.methods import small_images
 from stores import store_in
 from waits import wait_for
 
 NEVER, ALWAYS = 1e9, -1.0  # seconds between checkpoints
+LOOSE = Budget(epsilon=100.0, delta=1e-5)
 
 
 class Killed(Exception):
@@ -96,8 +97,7 @@ class Watched(Progress):
     """Remembers what it was told."""
 
     def __init__(self) -> None:
-        self.stages: list[tuple[str, float]] = []
-        self.done, self.facts = 0.0, {}
+        self.stages, self.done, self.facts = [], 0.0, {}
 
     @contextlib.contextmanager
     def stage(self, title: str, total: float) -> Iterator[Stage]:
@@ -109,26 +109,19 @@ class Watched(Progress):
         self.facts |= facts
 
 
-def test_progress_is_told_of_every_step_and_of_those_before_an_interruption(tmp_path):
-    checkpoint = FileCheckpoint(tmp_path / "c.safetensors")
-    with patch.object(module, "CHECKPOINT_SECONDS", ALWAYS), pytest.raises(Killed):
-        learn(die_at=37, checkpoint=checkpoint)
-    watched = Watched()
-    learn(checkpoint=checkpoint, progress=watched)
-    assert watched.stages == [("Learning", 60)]
-    assert watched.done == 60
-    assert set(watched.facts) == {"loss", "steps/s"}
-
-
 @pytest.mark.parametrize("die_at", [0, 1, 37, 59])
 def test_a_resumed_training_ends_with_the_very_same_numbers(die_at, tmp_path):
-    checkpoint = FileCheckpoint(tmp_path / "c.safetensors")
+    checkpoint, watched = FileCheckpoint(tmp_path / "c.safetensors"), Watched()
     with patch.object(module, "CHECKPOINT_SECONDS", ALWAYS), pytest.raises(Killed):
         learn(die_at=die_at, checkpoint=checkpoint)
     assert checkpoint.step == die_at
     # The checkpoint, not the start, must decide.
-    resumed = learn(checkpoint=checkpoint, start=0.0 if die_at else None)
-    assert equal(resumed, learn())
+    start = 0.0 if die_at else None
+    assert equal(learn(checkpoint=checkpoint, start=start, progress=watched), learn())
+    # Progress is told of every step, of those before the interruption too.
+    assert watched.stages == [("Learning", 60)]
+    assert watched.done == 60
+    assert set(watched.facts) == {"loss", "steps/s"}
 
 
 def test_checkpoints_are_written_every_few_seconds_and_no_oftener(tmp_path):
@@ -153,31 +146,21 @@ def test_a_damaged_checkpoint_says_that_training_again_is_free(content, tmp_path
         learn(checkpoint=FileCheckpoint(path))
 
 
-def _without_a_part(tensors: dict) -> None:
-    tensors.pop("total")
-
-
-def _with_a_part_of_another(tensors: dict) -> None:
-    tensors["critic:0.weight"] = torch.zeros(3)
-
-
-def _of_another_shape(tensors: dict) -> None:
-    tensors["network:0.weight"] = torch.zeros(2, 2)
-
-
-def _of_another_optimiser(tensors: dict) -> None:
-    tensors["adam:99:exp_avg"] = torch.zeros(3)
-
-
 @pytest.mark.parametrize(
-    "changed", [_without_a_part, _with_a_part_of_another, _of_another_shape, _of_another_optimiser]
+    "other",
+    [
+        {"total": None},
+        {"critic:0.weight": torch.zeros(3)},
+        {"network:0.weight": torch.zeros(2, 2)},
+        {"adam:99:exp_avg": torch.zeros(3)},
+    ],
 )
-def test_a_checkpoint_of_another_training_is_refused_as_a_whole(changed, tmp_path):
+def test_a_checkpoint_of_another_training_is_refused_as_a_whole(other, tmp_path):
     checkpoint = FileCheckpoint(tmp_path / "c.safetensors")
     with patch.object(module, "CHECKPOINT_SECONDS", ALWAYS), pytest.raises(Killed):
         learn(die_at=3, checkpoint=checkpoint)
     step, tensors = checkpoint.read()
-    changed(tensors)
+    tensors = {name: value for name, value in (tensors | other).items() if value is not None}
     checkpoint.write(step, tensors)
     with pytest.raises(CorruptArtifact, match="not a whole checkpoint of this training"):
         learn(checkpoint=checkpoint)
@@ -193,32 +176,26 @@ def test_what_is_logged_in_a_run_goes_by_the_list_of_what_may_be_told(tmp_path):
     training.facts["records in the sample"] = 17
     with pytest.raises(NotPublishable, match="records in the sample"):
         list(training(3))
-    assert len(store.read_log()) == 3
     # Stages before the last are not logged: their steps would be told twice.
     list(run.training("Before", torch.Generator(), stage="first")(3))
     assert len(store.read_log()) == 3
     store.close()
-
-
-def test_a_run_without_a_folder_keeps_no_checkpoint():
-    run = Workspace(RunStore(), Progress())
-    assert run.checkpoint_of() is None
-    assert not run.resumed()
-    assert len(list(run.training("Training", torch.Generator())(3))) == 3
+    nowhere = Workspace(RunStore(), Progress())  # a run without a folder keeps no checkpoint
+    assert nowhere.checkpoint_of() is None
+    assert not nowhere.resumed()
+    assert len(list(nowhere.training("Training", torch.Generator())(3))) == 3
 
 
 def test_the_learning_rate_of_a_matched_method_falls_by_a_tenth_each_round():
-    images = np.random.default_rng(0).integers(0, 256, (30, 1, 4, 4), dtype=np.uint8)
     rates, plain = [], torch.optim.Adam.step
 
     def watched(self, *rest, **more):
         rates.append(self.param_groups[0]["lr"])
         return plain(self, *rest, **more)
 
+    method = Merf(features=8, steps=20, decays=5, learning_rate=1.0, batch=4, hidden=4)
     with patch.object(torch.optim.Adam, "step", watched):
-        Merf(features=8, steps=20, decays=5, learning_rate=1.0, batch=4, hidden=4).fit(
-            Dataset.from_arrays(images), Budget(epsilon=1.0, delta=1e-5)
-        )
+        method.fit(small_images(30), LOOSE)
     assert [rates[s] for s in (0, 3, 4, 19)] == pytest.approx([1.0, 1.0, 0.9, 0.9**4])
 
 
@@ -240,8 +217,7 @@ class Counting(Dataset):
 
 
 def rows() -> Dataset:
-    images = np.random.default_rng(0).integers(0, 256, (40, 1, 4, 4), dtype=np.uint8)
-    plain = Dataset.from_arrays(images)
+    plain = small_images(40, shape=(1, 4, 4), labelled=False)
     Counting.reads = 0
     return Counting(plain._source, plain.schema, plain.name)
 
@@ -250,8 +226,11 @@ def scores(network: nn.Module, pixels: torch.Tensor) -> torch.Tensor:
     return network(pixels).square()
 
 
-def brightness(batch: Batch) -> torch.Tensor:
-    return batch.pixels().flatten(1) / 4
+class Pixels(FeatureMap):
+    dim, bound = 16, 1.0
+
+    def __call__(self, batch: Batch) -> torch.Tensor:
+        return batch.pixels().flatten(1) / 4
 
 
 class Work:
@@ -298,7 +277,7 @@ def train(
     queries = [BESIDE, PAID] if beside else [PAID]
     charges = tuple(query.charge(1.0) for query in queries)
     store = store_in(folder)
-    ledger = Ledger(Budget(epsilon=100.0, delta=1e-5))
+    ledger = Ledger(LOOSE)
     data = Gate(PrivateData(rows(), ledger, store=store), queries, charges)
     work = Work()
     if start is not None:
@@ -323,7 +302,7 @@ def train(
                 work.apply()
                 if other is not None and (step.index + 1) % EVERY == 0:
                     paid = next(other)
-                    told["pixels", paid.index] = answer = paid.sum(brightness)[0]
+                    told["pixels", paid.index] = answer = paid.sum(Pixels())[0]
                     work.mean += answer / 20
     finally:
         store.close()
@@ -366,63 +345,42 @@ def test_a_torn_training_is_given_the_same_answers_and_ends_in_the_same_place(
 
 @pytest.mark.parametrize("beside", [False, True])
 def test_a_training_torn_many_times_reads_each_step_once(beside, tmp_path):
-    reads = 0
+    reads, end = 0, None
     seen: Answers = {}
     for die_at in (2, 3, 3, 8, None):
         answers: Answers = {}
         with contextlib.suppress(Killed):
-            train(tmp_path, die_at=die_at, answers=answers, beside=beside)
+            end = train(tmp_path, die_at=die_at, answers=answers, beside=beside)
         reads += Counting.reads
         for key, answer in answers.items():
             assert torch.equal(seen.setdefault(key, answer), answer)
     assert reads == len(seen) == STEPS + (STEPS // EVERY if beside else 0)
-
-
-@pytest.mark.parametrize("beside", [False, True])
-def test_a_finished_series_is_not_begun_again(beside, tmp_path):
-    end = train(tmp_path, beside=beside)
-    again = train(tmp_path, beside=beside)
-    assert Counting.reads == 0
-    assert equal(end, again)
-
-
-def edit(folder: Path, *statements: str) -> None:
-    with contextlib.closing(sqlite3.connect(folder / STORE)) as db, db:
-        for statement in statements:
-            db.execute(statement)
-
-
-def rows_of(folder: Path, label: str) -> list[tuple]:
-    asked = "SELECT step, digest, value FROM answers WHERE label = ? ORDER BY step"
-    with contextlib.closing(sqlite3.connect(folder / STORE)) as db:
-        return db.execute(asked, (label,)).fetchall()
-
-
-def test_an_answer_that_was_changed_is_refused_and_not_answered_again(tmp_path):
-    with pytest.raises(Killed):
-        train(tmp_path, die_at=5)
-    edit(tmp_path, "UPDATE answers SET value = zeroblob(68) WHERE step = 3")
-    with pytest.raises(CorruptArtifact, match="spends the budget again"):
-        train(tmp_path)
+    # What is finished is not begun again.
+    assert equal(end, train(tmp_path, beside=beside))
     assert Counting.reads == 0
 
 
-@pytest.mark.parametrize("lost", ["checkpoint", "answers"])
-def test_a_lost_half_of_the_state_is_refused(lost, tmp_path):
+@pytest.mark.parametrize(
+    ("seconds", "damage", "message"),
+    [
+        (
+            NEVER,
+            "UPDATE answers SET value = zeroblob(68) WHERE step = 3",
+            "spends the budget again",
+        ),
+        (ALWAYS, "DELETE FROM checkpoints", "do not belong together"),
+        (ALWAYS, "DELETE FROM answers", "do not belong together"),
+        (ALWAYS, "UPDATE checkpoints SET content = substr(content, 1, 40)", "checkpoint"),
+    ],
+)
+def test_a_damaged_state_is_refused_and_nothing_answered_again(seconds, damage, message, tmp_path):
     with pytest.raises(Killed):
-        train(tmp_path, die_at=7, seconds=ALWAYS)
-    edit(tmp_path, "DELETE FROM checkpoints" if lost == "checkpoint" else "DELETE FROM answers")
-    with pytest.raises(CorruptArtifact, match="do not belong together"):
+        train(tmp_path, die_at=7, seconds=seconds)
+    with contextlib.closing(sqlite3.connect(tmp_path / STORE)) as db, db:
+        db.execute(damage)
+    with pytest.raises(CorruptArtifact, match=message):
         train(tmp_path)
     assert Counting.reads == 0
-
-
-def test_a_damaged_checkpoint_is_named_with_its_price(tmp_path):
-    with pytest.raises(Killed):
-        train(tmp_path, die_at=7, seconds=ALWAYS)
-    edit(tmp_path, "UPDATE checkpoints SET content = substr(content, 1, length(content) - 40)")
-    with pytest.raises(CorruptArtifact, match="checkpoint"):
-        train(tmp_path)
 
 
 def test_steps_of_another_plan_are_refused(tmp_path):
@@ -436,25 +394,24 @@ def test_steps_of_another_plan_are_refused(tmp_path):
 def test_checkpoints_keep_the_store_short_and_remember_what_was_answered(tmp_path):
     with pytest.raises(Killed):
         train(tmp_path, die_at=9, seconds=ALWAYS, beside=True)
+    asked = "SELECT step, value FROM answers WHERE label = ? ORDER BY step"
     for label, answered, kept in (("gradients", 10, [9]), ("pixels", 3, [])):
-        found = rows_of(tmp_path, label)
-        assert [step for step, _, value in found if value is not None] == kept
-        assert [step for step, _, _ in found] == list(range(answered))
+        with contextlib.closing(sqlite3.connect(tmp_path / STORE)) as db:
+            found = db.execute(asked, (label,)).fetchall()
+        assert [step for step, value in found if value is not None] == kept
+        assert [step for step, _ in found] == list(range(answered))
 
 
-class Pixels(FeatureMap):
-    dim, bound = 16, 1.0
-
-    def __call__(self, batch: Batch) -> torch.Tensor:
-        return batch.pixels().flatten(1) / 4
-
-
-def test_plain_noisy_sums_are_journalled_as_well(tmp_path):
+def test_plain_noisy_sums_are_journalled_as_well_and_answer_once(tmp_path):
     def answers(stop: int) -> list[torch.Tensor]:
         store = store_in(tmp_path)
-        data = PrivateData(rows(), Ledger(Budget(epsilon=100.0, delta=1e-5)), store=store)
+        data = PrivateData(rows(), Ledger(LOOSE), store=store)
         steps = data.poisson_steps(0.5, 6, 1.0, bound=enforced_bound(Pixels()), label="sums")
-        found = [step.noisy_sum(Pixels()) for step, _ in zip(steps, range(stop), strict=False)]
+        found = []
+        for step, _ in zip(steps, range(stop), strict=False):
+            found.append(step.noisy_sum(Pixels()))
+            with pytest.raises(PlanMismatch, match="used already"):
+                step.noisy_sum(Pixels())
         store.close()
         return found
 
@@ -466,111 +423,65 @@ def test_plain_noisy_sums_are_journalled_as_well(tmp_path):
     assert all(torch.equal(a, b) for a, b in zip(first, second[:3], strict=True))
 
 
-def test_a_replayed_step_answers_once_too(tmp_path):
-    for _ in range(2):
-        store = store_in(tmp_path)
-        data = PrivateData(rows(), Ledger(Budget(epsilon=100.0, delta=1e-5)), store=store)
-        step = next(data.poisson_steps(0.5, 6, 1.0, bound=enforced_bound(Pixels()), label="sums"))
-        step.noisy_sum(Pixels())
-        with pytest.raises(PlanMismatch, match="used already"):
-            step.noisy_sum(Pixels())
-        store.close()
-
-
 # -- whole fits, killed --------------------------------------------------------------------------------------------------
 
 
-MATCHED = """
+KILLED = """
 import sys, torch
 torch.set_num_threads(1)
 import sfumato
-data = sfumato.load("digits:train")
-method = sfumato.Merf(features=400, steps=800, batch=40, hidden=32, block=50)
-method.fit(data, sfumato.Budget(epsilon=2.0, delta=1e-4), out=sys.argv[1], resume="resume" in sys.argv)
+from sfumato.testing.methods import small_images
+if sys.argv[2] == "merf":  # free steps from one release
+    method, public = sfumato.Merf(features=400, steps=800, batch=40, hidden=32, block=50), None
+else:  # paid steps
+    method = sfumato.Dre(codec="dct:16", rate=0.1, steps=400, public_batch=20)
+    public = small_images(200, seed=2, labelled=False)
+budget = sfumato.Budget(epsilon=2.0, delta=1e-4)
+data, how = small_images(200, labelled=False), {"resume": "resume" in sys.argv, "public": public}
+method.fit(data, budget, out=sys.argv[1], **how)
 """
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
-def test_a_killed_fit_goes_on_from_its_release_and_spends_nothing_again(how, tmp_path):
-    script = tmp_path / "fit.py"
-    script.write_text(textwrap.dedent(MATCHED))
-    run = tmp_path / "run"
+@pytest.mark.parametrize(
+    ("name", "how"),
+    [("merf", signal.SIGKILL), ("merf", signal.SIGINT), ("dre", signal.SIGKILL)],
+)
+def test_a_killed_fit_goes_on_with_the_very_answers_it_was_given(name, how, tmp_path):
+    (tmp_path / "fit.py").write_text(KILLED)
+    run, command = tmp_path / "run", [sys.executable, tmp_path / "fit.py", tmp_path / "run", name]
     first = subprocess.Popen(
-        [sys.executable, script, run],
+        command,
         stderr=subprocess.DEVNULL,
         # What runs in the background of a shell ignores an interrupt, and so would its children.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
-    wait_for(lambda: len(_log_of(run)) > 3, "the first steps in the log", first)
+
+    def begun() -> bool:
+        try:
+            return len(SavedRun(run, unfinished=True).log) > 3
+        except SfumatoError:
+            return False
+
+    wait_for(begun, "the first steps in the log", first)
     os.kill(first.pid, how)
     first.wait()
+
+    def answers(saved: SavedRun) -> dict[tuple[str, int], str]:
+        return {(a.label, a.step): a.digest for a in saved.answers()}
+
     saved = SavedRun(run, unfinished=True)
     assert not saved.finished
-    kept, statement = [a.digest for a in saved.answers()], saved.statement_json
-    assert len(kept) == 1
-    subprocess.run([sys.executable, script, run, "resume"], check=True)
+    before, statement = answers(saved), saved.statement_json
+    saved.close()
+    subprocess.run([*command, "resume"], check=True)
     saved = SavedRun(run)
-    assert [a.digest for a in saved.answers()] == kept  # the same noise: nothing was released twice
+    after, steps = answers(saved), [r["step"] for r in saved.log if r["event"] == "step"]
+    assert len(after) == (1 if name == "merf" else 401)
+    # The same noise: nothing was released twice.
+    assert before
+    assert {key: after[key] for key in before} == before
     assert saved.statement_json == statement
-    steps = [r["step"] for r in saved.log if r["event"] == "step"]
     assert steps == sorted(set(steps))
-    assert steps[-1] == 800
+    assert steps[-1] == (800 if name == "merf" else 400)
     assert {p.name for p in run.iterdir()} == {STORE, "run.lock", *EXPORTS}
     assert len(Method.load(run).sample(10)) == 10
-
-
-def _log_of(run: Path) -> list[dict]:
-    try:
-        return SavedRun(run, unfinished=True).log
-    except SfumatoError:  # not begun yet
-        return []
-
-
-GRADUAL = """
-import sys, numpy as np, torch
-torch.set_num_threads(1)
-import sfumato
-from sfumato.data import Dataset
-rng = np.random.default_rng(0)
-data, public = (Dataset.from_arrays(rng.integers(0, 256, (200, 1, 8, 8), dtype=np.uint8)) for _ in range(2))
-method = sfumato.get_method("dre")(codec="dct:16", rate=0.1, steps=400, public_batch=20)
-method.fit(data, sfumato.Budget(epsilon=2.0, delta=1e-4), public=public, out=sys.argv[1], resume="resume" in sys.argv)
-"""
-
-
-def test_a_killed_fit_goes_on_with_the_very_answers_it_was_given(tmp_path):
-    script = tmp_path / "fit.py"
-    script.write_text(textwrap.dedent(GRADUAL))
-    run = tmp_path / "run"
-    first = subprocess.Popen([sys.executable, script, run], stderr=subprocess.DEVNULL)
-    wait_for(
-        lambda: (run / STORE).exists() and steps_answered(run) > 20, "20 answered steps", first
-    )
-    os.kill(first.pid, signal.SIGKILL)
-    first.wait()
-    before = dict(answers_in(run))
-    assert not SavedRun(run, unfinished=True).finished
-    subprocess.run([sys.executable, script, run, "resume"], check=True)
-    saved = SavedRun(run)
-    after = {a.step: a.digest for a in saved.answers() if a.charge.steps > 1}
-    assert len(after) == 400
-    assert {step: after[step] for step in before} == before
-    assert {p.name for p in run.iterdir()} == {STORE, "run.lock", *EXPORTS}
-    steps = [r["step"] for r in saved.log if r["event"] == "step"]
-    assert steps == sorted(set(steps))
-    assert steps[-1] == 400
-
-
-def answers_in(run: Path) -> list[tuple[int, str]]:
-    """Of the paid steps of a run that a process is, or was, working on."""
-    try:
-        with contextlib.closing(sqlite3.connect(run / STORE, timeout=60)) as db:
-            return db.execute(
-                "SELECT step, digest FROM answers WHERE charge LIKE '%\"steps\": 400%'"
-            ).fetchall()
-    except sqlite3.OperationalError:  # its tables are not made yet
-        return []
-
-
-def steps_answered(run: Path) -> int:
-    return len(answers_in(run))

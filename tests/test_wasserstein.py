@@ -77,11 +77,17 @@ def test_a_step_is_adams_and_a_flat_critic_stays_finite():
     assert bool(torch.isfinite(critic.gradient(real, made, between)).all())
 
 
-def test_a_copy_learns_alone():
+def test_copies_learn_alone_and_alike():
     _, critic = networks(2)
     before = critic.vector.clone()
-    twin = copy.deepcopy(critic)
-    twin.learn(rows(2, 4, 0), rows(2, 4, 1), torch.full((4, 1), 0.5, dtype=torch.float64))
-    assert torch.equal(critic.vector, before)
-    assert not torch.equal(twin.vector, before)
-    assert not critic.optimiser.state
+    between = torch.full((4, 1), 0.5, dtype=torch.float64)
+    critic.learn(rows(2, 4, 2), rows(2, 4, 3), between)  # so that its optimiser has a past
+    kept, twins = critic.vector.clone(), [copy.deepcopy(critic) for _ in range(2)]
+    for twin in twins:
+        twin.learn(rows(2, 4, 0), rows(2, 4, 1), between)
+    assert torch.equal(critic.vector, kept)
+    assert torch.equal(twins[0].vector, twins[1].vector)
+    assert not torch.equal(kept, before)
+    assert not torch.equal(twins[0].vector, kept)
+    critic.learn(rows(2, 4, 0), rows(2, 4, 1), between)
+    assert torch.equal(critic.vector, twins[0].vector)
