@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import time
 from decimal import Decimal
 from fractions import Fraction
 
@@ -18,8 +17,9 @@ from hypothesis import strategies as st
 from scipy.integrate import quad
 from scipy.stats import norm
 
+from runs import charge, no_more_work_than
 from sfumato.errors import BadInput
-from sfumato.privacy import Budget, Charge, Ledger, Neighbours, calibrate, epsilon_of
+from sfumato.privacy import Budget, Charge, Ledger, Neighbours, Plan, calibrate, epsilon_of
 from sfumato.privacy.accounting import delta_of_gaussian, epsilon_of_gaussian, epsilon_of_k
 from sfumato.privacy.verification import second_epsilon
 
@@ -28,10 +28,6 @@ RELATION = {
     Neighbours.ZERO_OUT: dp_accounting.NeighboringRelation.REPLACE_SPECIAL,
     Neighbours.REPLACE_ONE: dp_accounting.NeighboringRelation.REPLACE_ONE,
 }
-
-
-def charge(noise_multiplier: float, **more: float) -> Charge:
-    return Charge(label="x", bound=1.0, noise_multiplier=noise_multiplier, **more)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -44,6 +40,14 @@ def test_the_gaussian_delta_is_the_hockey_stick_integral(mu, epsilon):
     start = epsilon / mu + mu / 2  # beyond this point the integrand is positive
     integral, _ = quad(excess, start, start + 40, epsabs=1e-14, epsrel=1e-10, limit=200)
     assert delta_of_gaussian(mu, epsilon) == pytest.approx(integral, rel=1e-7, abs=1e-13)
+
+
+def pld_epsilon(plan: Plan, neighbours: Neighbours, grid: float = 1e-4) -> float:
+    """By dp-accounting's own accountant, from its own events alone."""
+    accountant = PLDAccountant(RELATION[neighbours], value_discretization_interval=grid)
+    for one in plan:
+        accountant.compose(one.event())
+    return accountant.get_epsilon(1e-5)
 
 
 def test_the_published_noise_for_epsilon_one_is_reproduced():
@@ -69,27 +73,19 @@ def test_plain_gaussians_agree_with_plds_of_the_same_event_under_every_relation(
 ):
     # DESIGN §3, the trap: PLDAccountant doubles the sensitivity itself under replacement, so its event is in bounds.
     plan = (charge(noise_multiplier), charge(2 * noise_multiplier, steps=3))
-    accountant = PLDAccountant(RELATION[neighbours])
-    for one in plan:
-        accountant.compose(one.event())
-    reference = accountant.get_epsilon(1e-5)
+    reference = pld_epsilon(plan, neighbours)
     assert epsilon_of(plan, 1e-5, neighbours) == pytest.approx(reference, rel=2e-3)
-    assert epsilon_of(plan, 1e-5, neighbours) <= reference * (
-        1 + 1e-9
-    )  # the closed form has no slack
+    # The closed form has no slack.
+    assert epsilon_of(plan, 1e-5, neighbours) <= reference * (1 + 1e-9)
 
 
 def test_under_replacement_the_rdp_accountant_wants_another_event():
     # The other half of the trap: fed the same event, RDP is off by the factor of two that PLD adds itself.
-    event = charge(4.0).event()
-    pld = PLDAccountant(RELATION[Neighbours.REPLACE_ONE]).compose(event).get_epsilon(1e-5)
-    as_if = (
-        rdp.RdpAccountant(neighboring_relation=RELATION[Neighbours.REPLACE_ONE])
-        .compose(event)
-        .get_epsilon(1e-5)
-    )
-    assert as_if < 0.7 * pld
-    assert epsilon_of((charge(4.0),), 1e-5, Neighbours.REPLACE_ONE) == pytest.approx(pld, rel=2e-3)
+    relation, plan = Neighbours.REPLACE_ONE, (charge(4.0),)
+    pld = pld_epsilon(plan, relation)
+    as_if = rdp.RdpAccountant(neighboring_relation=RELATION[relation]).compose(plan[0].event())
+    assert as_if.get_epsilon(1e-5) < 0.7 * pld
+    assert epsilon_of(plan, 1e-5, relation) == pytest.approx(pld, rel=2e-3)
 
 
 @pytest.mark.parametrize(
@@ -112,19 +108,10 @@ def test_one_poisson_sampled_step_is_the_integral_of_its_two_mixtures(rate, sigm
 @pytest.mark.parametrize("neighbours", list(Neighbours))
 def test_a_sampled_plan_agrees_with_the_accountant_on_a_fine_grid(neighbours):
     plan = (charge(1.2, rate=0.01, steps=1500), charge(8.0))
-    accountant = PLDAccountant(RELATION[neighbours], value_discretization_interval=1e-4)
-    for one in plan:
-        accountant.compose(one.event())
-    assert epsilon_of(plan, 1e-5, neighbours) == pytest.approx(
-        accountant.get_epsilon(1e-5), rel=1e-3
-    )
-
-
-def test_zero_out_costs_what_add_remove_costs():
-    for plan in ((charge(2.0),), (charge(1.5, rate=0.05, steps=100), charge(9.0))):
-        assert epsilon_of(plan, 1e-5, Neighbours.ZERO_OUT) == epsilon_of(
-            plan, 1e-5, Neighbours.ADD_REMOVE
-        )
+    found = epsilon_of(plan, 1e-5, neighbours)
+    assert found == pytest.approx(pld_epsilon(plan, neighbours), rel=1e-3)
+    if neighbours is Neighbours.ZERO_OUT:  # costs what coming or going costs
+        assert found == epsilon_of(plan, 1e-5, Neighbours.ADD_REMOVE)
 
 
 def test_the_published_dp_sgd_setting_of_dp_llm_is_within_its_claim():
@@ -172,31 +159,15 @@ def reference_epsilon(plan, neighbours, epsilon):
         ratio = 2.0 if neighbours is Neighbours.REPLACE_ONE else 1.0
         mu = math.sqrt(sum(c.steps * (ratio / c.noise_multiplier) ** 2 for c in plan))
         return epsilon_of_gaussian(mu, 1e-5)
-    accountant = PLDAccountant(
-        RELATION[neighbours],
-        value_discretization_interval={0.2: 1e-5, 1.0: 4e-5, 10.0: 2e-4}[epsilon],
-    )
-    for one in plan:
-        accountant.compose(one.event())
-    return accountant.get_epsilon(1e-5)
-
-
-def test_any_plan_is_calibrated_in_well_under_the_time_of_a_coffee():
-    # The promise is 2 s on a quiet machine; processor time is counted, since the machine may be busy.
-    plans = [PLANS["both"], lambda m: (charge(m, rate=0.001, steps=50_000),)]
-    for plan in plans:
-        began = time.process_time()
-        calibrate(plan, Budget(epsilon=2.0, delta=1e-5))
-        assert time.process_time() - began < 5.0
+    return pld_epsilon(plan, neighbours, {0.2: 1e-5, 1.0: 4e-5, 10.0: 2e-4}[epsilon])
 
 
 @pytest.mark.parametrize("neighbours", [Neighbours.ADD_REMOVE, Neighbours.REPLACE_ONE])
 @pytest.mark.parametrize("low_noise", [0.03, 0.01, 1e-3, 1e-9])
-def test_a_low_noise_sum_beside_sampled_steps_is_priced_in_bounded_time(low_noise, neighbours):
+def test_a_low_noise_sum_beside_sampled_steps_is_priced_with_bounded_work(low_noise, neighbours):
     plan = (charge(1.0, rate=0.01, steps=1000), charge(low_noise))
-    began = time.process_time()
-    found = epsilon_of(plan, 1e-5, neighbours)
-    assert time.process_time() - began < 2.0
+    with no_more_work_than(500):
+        found = epsilon_of(plan, 1e-5, neighbours)
     ratio = 2 if neighbours is Neighbours.REPLACE_ONE else 1
     alone = epsilon_of_gaussian(ratio / low_noise, 1e-5)
     assert alone < found < 1.02 * alone + 5
@@ -220,7 +191,7 @@ ANY_PLAN = {
 }
 
 
-# Hypothesis explains failures by tracing every line, which no clock survives.
+# Hypothesis explains failures by tracing every line, which no measure of work survives.
 TIMED = [phase for phase in Phase if phase is not Phase.explain]
 
 
@@ -260,9 +231,8 @@ def norm_excess(mu: float, epsilon: float) -> float:
 
 
 def check_any_plan(plan: tuple[Charge, ...], delta: float, neighbours: Neighbours) -> None:
-    began = time.process_time()
-    found = epsilon_of(plan, delta, neighbours)
-    assert time.process_time() - began < 2.0
+    with no_more_work_than(500):
+        found = epsilon_of(plan, delta, neighbours)
     assert found >= least_epsilon(plan, delta, neighbours) * (1 - 1e-6)
     low, _ = second_epsilon(plan, delta, neighbours)
     assert found >= low * (1 - 1e-7)
@@ -275,25 +245,26 @@ def check_any_plan(plan: tuple[Charge, ...], delta: float, neighbours: Neighbour
 @example(plan=(charge(1e156, rate=0.5), charge(1.0)), delta=0.01, neighbours=Neighbours.ADD_REMOVE)
 @example(plan=(charge(84.0, rate=5e-8, steps=10**8),), delta=1e-5, neighbours=Neighbours.ZERO_OUT)
 @settings(max_examples=40, phases=TIMED)
-def test_any_plan_is_priced_in_two_seconds_and_never_below_a_lower_bound(plan, delta, neighbours):
+def test_any_plan_is_priced_with_bounded_work_and_never_below_a_lower_bound(
+    plan, delta, neighbours
+):
     check_any_plan(plan, delta, neighbours)
 
 
 @pytest.mark.slow
 @given(**ANY_PLAN)
 @settings(max_examples=500, phases=TIMED)
-def test_many_plans_are_priced_in_two_seconds_and_never_below_a_lower_bound(
+def test_many_plans_are_priced_with_bounded_work_and_never_below_a_lower_bound(
     plan, delta, neighbours
 ):
     check_any_plan(plan, delta, neighbours)
 
 
-def test_many_different_charges_are_priced_in_bounded_time_too():
+def test_many_different_charges_are_priced_with_bounded_work_too():
     plan = tuple(charge(1 + 0.01 * k, rate=0.01 + 1e-4 * k, steps=10 + k) for k in range(100))
     for some in (plan[:15], plan[:40], plan):
-        began = time.process_time()
-        found = epsilon_of(some, 1e-5, Neighbours.ZERO_OUT)
-        assert time.process_time() - began < 2.0
+        with no_more_work_than(500):
+            found = epsilon_of(some, 1e-5, Neighbours.ZERO_OUT)
         assert second_epsilon(some, 1e-5, Neighbours.ZERO_OUT)[0] <= found
 
 
@@ -301,11 +272,10 @@ def test_many_different_charges_are_priced_in_bounded_time_too():
 @pytest.mark.parametrize(
     "name", ["one", "both", *(pytest.param(n, marks=pytest.mark.slow) for n in ("short", "long"))]
 )
-def test_extreme_budgets_are_met_in_bounded_time(name, epsilon):
+def test_extreme_budgets_are_met_with_bounded_work(name, epsilon):
     budget = Budget(epsilon=epsilon, delta=1e-5)
-    began = time.process_time()
-    multiplier = calibrate(PLANS[name], budget)
-    assert time.process_time() - began < 12.0
+    with no_more_work_than(3000):
+        multiplier = calibrate(PLANS[name], budget)
     low, high = second_epsilon(PLANS[name](multiplier), 1e-5, budget.neighbours)
     assert low <= epsilon * (1 + 1e-7)
     # Beyond, more noise than need be: grids fine enough drown in rounding, and next to no noise is priced unsampled.
@@ -333,10 +303,8 @@ def test_tiny_deltas_are_answered(delta):
 )
 @pytest.mark.parametrize("name", ["one", "dp-sgd"])
 def test_budgets_that_mean_nothing_are_refused_in_a_sentence_before_any_work(name, budget):
-    began = time.process_time()
-    with pytest.raises(BadInput, match=r"\.$"):
+    with no_more_work_than(100), pytest.raises(BadInput, match=r"\.$"):
         calibrate(PLANS[name], Budget(**budget))
-    assert time.process_time() - began < 0.5
 
 
 def test_a_ledger_does_not_refuse_what_fits_for_the_sake_of_a_coarser_grid():
@@ -352,7 +320,7 @@ def test_a_ledger_does_not_refuse_what_fits_for_the_sake_of_a_coarser_grid():
 
 
 @given(mu=st.floats(0.01, 8), delta=st.floats(1e-12, 0.3))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_epsilon_is_the_inverse_of_delta_from_the_safe_side(mu, delta):
     epsilon = epsilon_of_gaussian(mu, delta)
     assert delta_of_gaussian(mu, epsilon) <= delta
@@ -361,7 +329,7 @@ def test_epsilon_is_the_inverse_of_delta_from_the_safe_side(mu, delta):
 
 
 @given(steps=st.integers(1, 50), noise_multiplier=st.floats(0.3, 30))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_steps_compose_like_as_many_releases(steps, noise_multiplier):
     together = epsilon_of((charge(noise_multiplier, steps=steps),), 1e-5, Neighbours.ZERO_OUT)
     apart = epsilon_of((charge(noise_multiplier),) * steps, 1e-5, Neighbours.ZERO_OUT)
@@ -382,52 +350,28 @@ def test_a_smaller_replacement_ratio_helps_whole_passes_only():
 @pytest.mark.parametrize(
     "bad",
     [
-        {"epsilon": 0.0, "delta": 1e-5},
-        {"epsilon": -1.0, "delta": 1e-5},
-        {"epsilon": math.nan, "delta": 1e-5},
-        {"epsilon": math.inf, "delta": 1e-5},
-        {"epsilon": 1.0, "delta": 0.0},
-        {"epsilon": 1.0, "delta": 1.0},
-        {"epsilon": 1.0, "delta": -1e-5},
-        {"epsilon": "1", "delta": 1e-5},
-        {"epsilon": 10**400, "delta": 1e-5},
-        {"epsilon": Fraction(10**400), "delta": 1e-5},
-        {"epsilon": True, "delta": 1e-5},
-        {"epsilon": np.True_, "delta": 1e-5},
-        {"epsilon": Decimal(1), "delta": 1e-5},
-        {"epsilon": np.ones(1), "delta": 1e-5},
-        {"epsilon": 1j, "delta": 1e-5},
-        {"epsilon": None, "delta": 1e-5},
-        {"epsilon": 1.0, "delta": math.nan},
-        {"epsilon": 1.0, "delta": 10**400},
-        {"epsilon": 1.0, "delta": 1e-5, "neighbours": "sideways"},
+        *(
+            {"epsilon": value}
+            for value in (0.0, -1.0, math.nan, math.inf, "1", 10**400, Fraction(10**400), True)
+        ),
+        *({"epsilon": value} for value in (np.True_, Decimal(1), np.ones(1), 1j, None)),
+        *({"delta": value} for value in (0.0, 1.0, -1e-5, math.nan, 10**400)),
+        {"neighbours": "sideways"},
     ],
 )
 def test_a_budget_that_promises_nothing_is_refused(bad):
     with pytest.raises(BadInput):
-        Budget(**bad)
+        Budget(**{"epsilon": 1.0, "delta": 1e-5, **bad})
 
 
 @pytest.mark.parametrize(
     "bad",
     [
-        {"noise_multiplier": 0.0},
-        {"noise_multiplier": -1.0},
-        {"noise_multiplier": math.inf},
-        {"bound": 0.0},
-        {"bound": math.nan},
-        {"rate": 0.0},
-        {"rate": 1.5},
-        {"steps": 0},
+        *({"noise_multiplier": value} for value in (0.0, -1.0, math.inf, math.nan, 10**400)),
+        *({"bound": value} for value in (0.0, math.nan, "1")),
+        *({"rate": value} for value in (0.0, 1.5, math.nan, True)),
+        *({"steps": value} for value in (0, 1.5, 10**400, True)),
         {"replace_ratio": 1.0},
-        {"bound": "1"},
-        {"noise_multiplier": 10**400},
-        {"noise_multiplier": math.nan},
-        {"rate": True},
-        {"rate": math.nan},
-        {"steps": 1.5},
-        {"steps": 10**400},
-        {"steps": True},
         {"dimension": "3"},
     ],
 )

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
+from runs import arrays_in
 
 # One process with warm imports, and a fork for each limit.
 LIMITED = """
@@ -54,9 +54,7 @@ for limit in [("FSIZE", 300), ("FSIZE", 20_000), ("NOFILE", 6), ("AS", 1 << 16)]
 
 
 def test_limits_of_the_machine_end_a_fit_in_one_sentence_and_it_goes_on(tmp_path: Path) -> None:
-    draw = np.random.default_rng(0)
-    pictures = draw.integers(0, 256, (60, 16, 16), dtype=np.uint8)
-    np.savez(tmp_path / "x.npz", images=pictures, labels=np.arange(60) % 2)
+    arrays_in(tmp_path, size=16, x=60)
     done = subprocess.run(
         [sys.executable, "-c", LIMITED, str(tmp_path)],
         capture_output=True,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import re
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -14,11 +15,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
-from click.testing import CliRunner, Result
 from PIL import Image
 
+from runs import BUDGET as ONE
+from runs import refused, succeed
 from sfumato.cli import demo as demo_cli
-from sfumato.cli import main as cli
 from sfumato.data import Dataset
 from sfumato.errors import DataUnavailable, SfumatoError
 from sfumato.methods import Merf, MethodInfo, SavedRun
@@ -26,17 +27,8 @@ from waits import wait_for
 
 TINY = ("--set", "features=64", "--set", "steps=20")
 BUDGET = ("--epsilon", "5", "--delta", "1e-5")
-FIT = ("fit", "merf", "--data", "digits:train", *BUDGET, *TINY)
-
-
-def run(*args: str | Path) -> Result:
-    return CliRunner().invoke(cli.app, [str(a) for a in args])
-
-
-def succeed(*args: str | Path) -> Result:
-    result = run(*args)
-    assert result.exit_code == 0, result.stderr
-    return result
+PLAN = ("plan", "merf", "--data", "digits:train")
+FIT = ("fit", *PLAN[1:], *BUDGET, *TINY)
 
 
 def files(folder: Path) -> dict[str, bytes]:
@@ -77,9 +69,7 @@ def test_a_method_shows_its_settings_with_type_default_and_help() -> None:
 
 
 def test_plan_promises_the_statement_that_fit_gives(finished: Path) -> None:
-    plan = json.loads(
-        succeed("plan", "merf", "--data", "digits:train", *BUDGET, *TINY, "--json").stdout
-    )
+    plan = json.loads(succeed(*PLAN, *BUDGET, *TINY, "--json").stdout)
     statement = json.loads((finished / "statement.json").read_text())
     assert plan["epsilon"] <= 5
     assert plan["epsilon"] == pytest.approx(statement["epsilon"])
@@ -97,31 +87,11 @@ def test_plan_reads_no_row_and_fetches_nothing(
     assert not (tmp_path / "empty").exists()
 
 
-def test_less_epsilon_means_more_noise() -> None:
-    noise = [
-        json.loads(
-            succeed(
-                "plan",
-                "merf",
-                "--data",
-                "digits:train",
-                "--epsilon",
-                e,
-                "--delta",
-                "1e-5",
-                "--json",
-            ).stdout
-        )["releases"][0]["noise_multiplier"]
-        for e in ("0.5", "1", "8")
-    ]
-    assert noise[0] > noise[1] > noise[2]
-
-
 @pytest.mark.parametrize(
     ("neighbours", "warns"), [("zero-out", True), ("replace-one", True), ("add-remove", False)]
 )
 def test_delta_of_one_over_n_warns_only_where_n_is_public(neighbours: str, warns: bool) -> None:
-    words = ("plan", "merf", "--data", "digits:train", "--epsilon", "1", "--neighbours", neighbours)
+    words = (*PLAN, "--epsilon", "1", "--neighbours", neighbours)
     loose = succeed(*words, "--delta", "0.001", "--json")
     assert ("Warning" in loose.stderr) is warns
     json.loads(loose.stdout)
@@ -144,33 +114,18 @@ def test_a_run_folder_holds_what_is_promised(finished: Path) -> None:
 
 def test_fit_refuses_to_touch_a_finished_run(finished: Path) -> None:
     before = files(finished)
-    result = run(*FIT, "--out", finished)
-    assert result.exit_code == 6
-    assert "--resume" in result.stderr
+    assert "--resume" in refused(6, *FIT, "--out", finished)
+    refused(6, *FIT, "--epsilon", "9", "--out", finished, "--resume")  # with another budget
     assert files(finished) == before
 
 
-def test_resume_with_another_budget_is_a_conflict(finished: Path) -> None:
-    words = list(FIT)
-    words[words.index("--epsilon") + 1] = "9"
-    before = files(finished)
-    result = run(*words, "--out", finished, "--resume")
-    assert result.exit_code == 6
-    assert result.stderr.startswith("Error: ")
-    assert files(finished) == before
-
-
-def test_fit_prints_json_and_nothing_else_for_a_script(tmp_path: Path) -> None:
-    result = succeed(*FIT, "--out", tmp_path / "new", "--json")
-    printed = json.loads(result.stdout)
-    assert printed["run"] == str(tmp_path / "new")
-    assert printed["statement"] == json.loads((tmp_path / "new" / "statement.json").read_text())
-
-
-def test_fit_quietly_prints_the_run_and_says_nothing(tmp_path: Path) -> None:
-    result = succeed(*FIT, "--out", tmp_path / "new", "--quiet")
-    assert result.stdout.strip() == str(tmp_path / "new")
-    assert result.stderr == ""
+def test_fit_prints_for_a_script_or_quietly_and_nothing_else(tmp_path: Path) -> None:
+    out = tmp_path / "new"
+    printed = json.loads(succeed(*FIT, "--out", out, "--json").stdout)
+    statement = json.loads((out / "statement.json").read_text())
+    assert printed == {"run": str(out), "statement": statement}
+    quiet = succeed(*FIT, "--out", tmp_path / "quiet", "--quiet")
+    assert (quiet.stdout.strip(), quiet.stderr) == (str(tmp_path / "quiet"), "")
 
 
 def test_add_remove_never_tells_the_number_of_records(tmp_path: Path) -> None:
@@ -251,10 +206,8 @@ def test_training_again_from_a_release_reads_no_row_and_keeps_the_guarantee(
 def test_a_release_comes_with_its_data_budget_and_shape(
     finished: Path, tmp_path: Path, extra: tuple[str, str], word: str
 ) -> None:
-    result = run("fit", "merf", "--from-release", finished, "--out", tmp_path / "new", *extra)
-    assert result.exit_code == 2
-    assert word in result.stderr
-    assert len(result.stderr.strip().splitlines()) == 1
+    words = ("fit", "merf", "--from-release", finished, "--out", tmp_path / "new")
+    assert word in refused(2, *words, *extra)
     assert not (tmp_path / "new").exists()
 
 
@@ -262,16 +215,12 @@ def test_a_release_of_another_method_is_refused(finished: Path, tmp_path: Path) 
     other = _copy(finished, tmp_path / "other")
     with contextlib.closing(sqlite3.connect(other / "run.sqlite")) as db, db:
         db.execute("UPDATE facts SET value = replace(value, '\"merf\"', '\"another\"')")
-    result = run("fit", "merf", "--from-release", other, "--out", tmp_path / "new")
-    assert result.exit_code == 2
-    assert "a run of another" in result.stderr
+    words = ("fit", "merf", "--from-release", other, "--out", tmp_path / "new")
+    assert "a run of another" in refused(2, *words)
 
 
 def _copy(run: Path, to: Path) -> Path:
-    for name, content in files(run).items():
-        (to / name).parent.mkdir(parents=True, exist_ok=True)
-        (to / name).write_bytes(content)
-    return to
+    return Path(shutil.copytree(run, to, dirs_exist_ok=True))
 
 
 @pytest.fixture
@@ -311,50 +260,40 @@ def test_public_data_reach_the_method_in_the_size_of_the_private_ones(
     assert len(folder) == 3
     assert json.loads((tmp_path / "0" / "config.json").read_text())["public"] == "digits:test"
     for extra, word in (((), "--public"), (("--public", "no/where"), "no/where")):
-        refused = run(*words, *extra, "--out", tmp_path / "none")
-        assert refused.exit_code == 2
-        assert word in refused.stderr
-
-
-def test_public_data_for_a_method_that_has_no_use_for_them_are_refused(tmp_path: Path) -> None:
-    result = run(*FIT, "--public", "digits:test", "--out", tmp_path / "new")
-    assert result.exit_code == 2
-    assert "leave --public out" in result.stderr
+        assert word in refused(2, *words, *extra, "--out", tmp_path / "none")
+    useless = (*FIT, "--public", "digits:test", "--out", tmp_path / "none")
+    assert "leave --public out" in refused(2, *useless)
 
 
 # ── sample ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_sample_writes_images_and_labels(finished: Path, tmp_path: Path) -> None:
-    result = succeed("sample", finished, "-n", "30", "--out", tmp_path / "s.npz")
-    assert str(tmp_path / "s.npz") in result.stdout
-    with np.load(tmp_path / "s.npz", allow_pickle=False) as arrays:
-        assert arrays["images"].shape == (30, 1, 8, 8)
-        assert arrays["labels"].shape == (30,)
+def sampled(run: Path, out: Path, *more: object) -> np.ndarray:
+    assert str(out) in succeed("sample", run, "--out", out, *more).stdout
+    with np.load(out, allow_pickle=False) as arrays:
+        assert arrays["labels"].shape == (len(arrays["images"]),)
         assert set(arrays["labels"]) <= set(range(10))
+        return arrays["images"]
 
 
 def test_the_same_seed_gives_the_same_sample_and_another_another(
     finished: Path, tmp_path: Path
 ) -> None:
-    for name, seed in (("a", "1"), ("b", "1"), ("c", "2")):
-        succeed("sample", finished, "-n", "20", "--seed", seed, "--out", tmp_path / f"{name}.npz")
-    a, b, c = (np.load(tmp_path / f"{n}.npz", allow_pickle=False)["images"] for n in "abc")
+    a, b, c = (
+        sampled(finished, tmp_path / f"{name}.npz", "-n", 20, "--seed", seed)
+        for name, seed in (("a", 1), ("b", 1), ("c", 2))
+    )
+    assert a.shape == (20, 1, 8, 8)
     assert np.array_equal(a, b)
     assert not np.array_equal(a, c)
 
 
 def test_the_likeliest_are_kept_on_request(finished: Path, tmp_path: Path) -> None:
-    succeed("sample", finished, "-n", "20", "--keep", "0.5", "--out", tmp_path / "k.npz")
-    succeed("sample", finished, "-n", "40", "--out", tmp_path / "all.npz")
-    kept, drawn = (
-        {image.tobytes() for image in np.load(tmp_path / f"{n}.npz", allow_pickle=False)["images"]}
-        for n in ("k", "all")
-    )
-    assert kept < drawn
-    refused = run("sample", finished, "-n", "5", "--keep", "2", "--out", tmp_path / "x.npz")
-    assert refused.exit_code != 0
-    assert "keep is the share" in refused.stderr
+    some = sampled(finished, tmp_path / "k.npz", "-n", 20, "--keep", 0.5)
+    drawn = sampled(finished, tmp_path / "all.npz", "-n", 40)
+    assert {image.tobytes() for image in some} < {image.tobytes() for image in drawn}
+    words = ("sample", finished, "-n", "5", "--keep", "2", "--out", tmp_path / "x.npz", "--quiet")
+    assert "keep is the share" in refused(2, *words)
     assert not (tmp_path / "x.npz").exists()
 
 
@@ -368,8 +307,7 @@ def test_sample_writes_every_format(finished: Path, tmp_path: Path, name: str) -
 def test_sample_replaces_a_file_only_when_told_to(finished: Path, tmp_path: Path) -> None:
     mine = tmp_path / "private.npz"
     mine.write_bytes(b"mine")
-    refused = run("sample", finished, "-n", "5", "--out", mine)
-    assert refused.exit_code == 6
+    refused(6, "sample", finished, "-n", "5", "--out", mine)
     assert mine.read_bytes() == b"mine"
     succeed("sample", finished, "-n", "5", "--out", mine, "--overwrite")
     assert mine.read_bytes() != b"mine"
@@ -381,9 +319,7 @@ def test_an_unfinished_run_cannot_be_sampled(finished: Path, tmp_path: Path) -> 
         ("sample", tmp_path, "-n", "5", "--out", tmp_path / "s.npz"),
         ("report", tmp_path),
     ):
-        result = run(*words)
-        assert result.exit_code == 2
-        assert "--resume" in result.stderr
+        assert "--resume" in refused(2, *words)
 
 
 @pytest.mark.parametrize("damage", ["truncate", "garbage"])
@@ -391,10 +327,7 @@ def test_a_damaged_store_is_named(finished: Path, tmp_path: Path, damage: str) -
     _copy(finished, tmp_path)
     path = tmp_path / "run.sqlite"
     path.write_bytes(path.read_bytes()[:5000] if damage == "truncate" else b"\x00" * 500)
-    result = run("sample", tmp_path, "-n", "5", "--out", tmp_path / "s.npz")
-    assert result.exit_code == 5
-    assert len(result.stderr.strip().splitlines()) == 1
-    assert "store" in result.stderr
+    assert "store" in refused(5, "sample", tmp_path, "-n", "5", "--out", tmp_path / "s.npz")
 
 
 # ── evaluate and report ───────────────────────────────────────────────────────────────────────────────────────────────
@@ -450,9 +383,7 @@ def test_real_images_are_shown_only_with_a_warning_and_never_the_private_ones(
     page = (copy / "report.html").read_bytes()
     assert "REAL records of digits:test" in page.decode()
     for private in ("digits:train", "digits"):
-        refused = run("report", copy, "--show-real", private)
-        assert refused.exit_code == 2
-        assert "fitted on" in refused.stderr
+        assert "fitted on" in refused(2, "report", copy, "--show-real", private)
     assert (copy / "report.html").read_bytes() == page
 
 
@@ -493,8 +424,7 @@ def test_demo_moves_a_demo_of_other_settings_aside(
     judged = {"metrics": [{"name": "accuracy.logreg", "value": 0.5, "source": "nowhere"}]}
     monkeypatch.setattr(demo_cli, "judge", lambda *_: judged)
     out = tmp_path / "demo"
-    budget = ("--epsilon", "1", "--delta", "1e-5")
-    succeed("fit", "mixture", "--data", "digits:train", *budget, *PLAIN, "--out", out, "--quiet")
+    succeed("fit", "mixture", "--data", "digits:train", *ONE, *PLAIN, "--out", out, "--quiet")
     result = succeed("demo", "--data", "digits", "--out", out, *PLAIN, "--set", "candidates=2")
     assert "demo.1" in result.stderr
     assert (tmp_path / "demo.1" / "generator.safetensors").exists()

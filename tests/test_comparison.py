@@ -14,10 +14,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from runs import arrays_in
 from sfumato import published as whitelist
 from sfumato.cli.compare import compare as command
 from sfumato.errors import BadInput, RunConflict
@@ -35,6 +35,7 @@ from sfumato.report.comparison import (
 )
 from sfumato.report.grid import compare, run_cell
 
+Story = tuple[Path, dict[str, int], Outcome]
 TINY = {"features": 64, "steps": 10, "batch": 20}
 
 
@@ -49,6 +50,15 @@ def config(**changes: Any) -> dict[str, Any]:
         "methods": {"merf": dict(TINY)},
     }
     return {key: value for key, value in (base | changes).items() if value is not None}
+
+
+def compared(out: Path, progress: Progress | None = None, **changes: Any) -> Outcome:
+    more = {} if progress is None else {"progress": progress}
+    return compare(parse_config(config(**changes)), out, **more)
+
+
+def keys_of(**changes: Any) -> list[str]:
+    return [key for key, _, _ in grid._grid(parse_config(config(**changes)), ["fid"])]
 
 
 def cells_of(out: Path) -> dict[str, int]:
@@ -87,17 +97,17 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, int
     """An interrupted comparison in real processes, gone on with: folder, cells after Ctrl-C, outcome."""
     out = tmp_path_factory.mktemp("story") / "out"
     with pytest.raises(KeyboardInterrupt):
-        compare(parse_config(config()), out, progress=_CtrlC())
+        compared(out, _CtrlC())
     interrupted = cells_of(out)
     for path in (out / "cells").iterdir():
         json.loads(path.read_text())
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(grid, "run_cells", serially)
-        return out, interrupted, compare(parse_config(config()), out)
+        return out, interrupted, compared(out)
 
 
 def test_an_interrupted_comparison_leaves_whole_cells_only_and_no_process(
-    story: tuple[Path, dict[str, int], Outcome],
+    story: Story,
 ) -> None:
     _, interrupted, _ = story
     assert len(interrupted) == 1
@@ -107,18 +117,18 @@ def test_an_interrupted_comparison_leaves_whole_cells_only_and_no_process(
     assert not multiprocessing.active_children()
 
 
-def test_going_on_keeps_the_finished_cells(story: tuple[Path, dict[str, int], Outcome]) -> None:
+def test_going_on_keeps_the_finished_cells(story: Story) -> None:
     out, interrupted, outcome = story
     assert outcome.kept == 1 and len(outcome.cells) == 2 and not outcome.failures
     after = cells_of(out)
     assert interrupted.items() < after.items()
-    again = compare(parse_config(config()), out)
+    again = compared(out)
     assert again.kept == 2 and cells_of(out) == after
     assert again.rows == outcome.rows
 
 
 def test_a_row_has_mean_range_epsilon_and_relation(
-    story: tuple[Path, dict[str, int], Outcome],
+    story: Story,
 ) -> None:
     out, _, outcome = story
     (row,) = outcome.rows
@@ -136,27 +146,31 @@ def test_a_row_has_mean_range_epsilon_and_relation(
 
 
 @pytest.mark.usefixtures("here")
-def test_a_changed_setting_makes_new_cells_and_a_broken_cell_is_made_again(tmp_path: Path) -> None:
-    one = config(seeds=[0])
-    compare(parse_config(one), tmp_path)
-    first = cells_of(tmp_path)
-    changed = compare(
-        parse_config(config(seeds=[0], methods={"m": {"method": "merf", **TINY, "steps": 11}})),
-        tmp_path,
-    )
-    assert changed.kept == 0 and len(cells_of(tmp_path)) == 2
-    (name,) = first
+def test_cells_are_kept_made_anew_or_made_again(tmp_path: Path) -> None:
+    compared(tmp_path, seeds=[0])
+    (name,) = cells_of(tmp_path)
+    longer = {"m": {"method": "merf", **TINY, "steps": 11}}
+    assert compared(tmp_path, seeds=[0], methods=longer).kept == 0
+    assert len(cells_of(tmp_path)) == 2
     (tmp_path / "cells" / name).write_text('{"format": 1, "met')
-    assert compare(parse_config(one), tmp_path).kept == 0
-    assert json.loads((tmp_path / "cells" / name).read_text())["metrics"]
+    assert compared(tmp_path, seeds=[0]).kept == 0
+    cell = json.loads((tmp_path / "cells" / name).read_text())
+    # A cell of an earlier version is kept without its times.
+    cell["seconds"] = cell["metrics"][0]["seconds"] = 47.125
+    (tmp_path / "cells" / name).write_text(json.dumps(cell))
+    assert compared(tmp_path, seeds=[0]).kept == 1
+    for page in tmp_path.glob("comparison.*"):
+        assert "47.125" not in page.read_text()
+    # Keeping the most typical is another comparison, and says so.
+    plain, kept = compared(tmp_path, seeds=[0], keep=1), compared(tmp_path, seeds=[0], keep=0.5)
+    assert (plain.kept, kept.kept, len(cells_of(tmp_path))) == (1, 0, 3)
+    assert any("most typical 50 %" in remark for remark in remarks(kept))
+    assert not any("most typical" in remark for remark in remarks(plain))
 
 
 def test_the_name_of_a_variant_does_not_decide_its_cells() -> None:
-    plain = grid._grid(parse_config(config()), ["fid"])
-    named = grid._grid(parse_config(config(methods={"x": {"method": "merf", **TINY}})), ["fid"])
-    other = grid._grid(parse_config(config(neighbours="replace-one")), ["fid"])
-    assert [key for key, _, _ in plain] == [key for key, _, _ in named]
-    assert not {key for key, _, _ in plain} & {key for key, _, _ in other}
+    assert keys_of() == keys_of(methods={"x": {"method": "merf", **TINY}})
+    assert not set(keys_of()) & set(keys_of(neighbours="replace-one"))
 
 
 def test_variants_of_one_method_come_as_a_list_with_labels() -> None:
@@ -174,12 +188,11 @@ def test_variants_of_one_method_come_as_a_list_with_labels() -> None:
 
 
 def test_public_data_are_checked_first_and_decide_the_cells(tmp_path: Path) -> None:
-    private = parse_config(config(methods={"merf": {**TINY, "public": "digits:test"}}))
-    assert private.variants["merf"].public == "digits:test"
-    keys = {key for key, _, _ in grid._grid(private, ["fid"])}
-    assert not keys & {key for key, _, _ in grid._grid(parse_config(config()), ["fid"])}
+    methods = {"merf": {**TINY, "public": "digits:test"}}
+    assert parse_config(config(methods=methods)).variants["merf"].public == "digits:test"
+    assert not set(keys_of(methods=methods)) & set(keys_of())
     with pytest.raises(BadInput, match=r"\[methods.merf\].*no use of public data"):
-        compare(private, tmp_path / "out")
+        compared(tmp_path / "out", methods=methods)
     assert not (tmp_path / "out").exists()
 
 
@@ -195,10 +208,7 @@ def test_public_data_reach_the_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         fit(self, data, run)
 
     monkeypatch.setattr(Merf, "_fit", look)
-    compare(
-        parse_config(config(seeds=[0], methods={"merf": {**TINY, "public": "digits:test"}})),
-        tmp_path / "out",
-    )
+    compared(tmp_path / "out", seeds=[0], methods={"merf": {**TINY, "public": "digits:test"}})
     assert seen == ["digits:test"]
     assert "with public data digits:test" in (tmp_path / "out" / "comparison.html").read_text()
 
@@ -222,7 +232,7 @@ def test_a_file_that_changed_makes_new_cells(
 
 
 def test_no_file_of_a_comparison_tells_how_long_anything_took(
-    story: tuple[Path, dict[str, int], Outcome],
+    story: Story,
 ) -> None:
     out, _, outcome = story
     (took,) = outcome.seconds.values()  # of the one cell that was run now; for the terminal
@@ -235,29 +245,12 @@ def test_no_file_of_a_comparison_tells_how_long_anything_took(
 
 
 @pytest.mark.usefixtures("here")
-def test_a_cell_of_an_earlier_version_is_kept_without_its_times(tmp_path: Path) -> None:
-    compare(parse_config(config(seeds=[0])), tmp_path / "out")
-    (path,) = (tmp_path / "out" / "cells").iterdir()
-    cell = json.loads(path.read_text())
-    cell["seconds"] = cell["metrics"][0]["seconds"] = 47.125
-    path.write_text(json.dumps(cell))
-    again = compare(parse_config(config(seeds=[0])), tmp_path / "out")
-    assert again.kept == 1
-    for page in (tmp_path / "out").glob("comparison.*"):
-        assert "47.125" not in page.read_text()
-
-
-@pytest.mark.usefixtures("here")
 def test_a_comparison_under_add_remove_tells_no_number_of_private_records(tmp_path: Path) -> None:
-    rng = np.random.default_rng(0)
-    for n, name in ((317, "train"), (101, "test")):
-        pixels, labels = rng.integers(0, 256, (n, 8, 8), dtype=np.uint8), rng.integers(0, 2, n)
-        np.savez(tmp_path / f"{name}.npz", images=pixels, labels=labels)
-    paths = {name: str(tmp_path / f"{name}.npz") for name in ("train", "test")}
-    given = {key: value for key, value in config(seeds=[0]).items() if key != "data"}
-    given |= {**paths, "classes": 2, "metrics": ["accuracy.logreg", "memorisation"]}
-    compare(parse_config({**given, "neighbours": "add-remove"}), tmp_path / "out")
-    compare(parse_config(given), tmp_path / "public")
+    paths = {name: str(path) for name, path in arrays_in(tmp_path, train=317, test=101).items()}
+    given = {**paths, "data": None, "seeds": [0], "classes": 2}
+    given |= {"metrics": ["accuracy.logreg", "memorisation"]}
+    compared(tmp_path / "out", neighbours="add-remove", **given)
+    compared(tmp_path / "public", **given)
     files = [*(tmp_path / "out" / "cells").iterdir(), *(tmp_path / "out").glob("comparison.*")]
     assert len(files) == 5
     for path in files:
@@ -322,7 +315,7 @@ def test_a_killed_process_loses_its_own_cell_only() -> None:
 @pytest.mark.usefixtures("here")
 def test_the_page_escapes_names_and_asks_nothing_of_the_network(tmp_path: Path) -> None:
     evil = "<script>alert(1)</script>|$x"
-    compare(parse_config(config(seeds=[0], methods={evil: {"method": "merf", **TINY}})), tmp_path)
+    compared(tmp_path, seeds=[0], methods={evil: {"method": "merf", **TINY}})
     page = (tmp_path / "comparison.html").read_text()
     assert "<script" not in page and "&lt;script&gt;" in page
     assert not re.search(r"https?://|url\(", page)
@@ -332,22 +325,9 @@ def test_the_page_escapes_names_and_asks_nothing_of_the_network(tmp_path: Path) 
     assert "<script" not in markdown and r"\|" in markdown
 
 
-def test_keeping_the_most_typical_is_another_comparison_and_says_so(
-    tmp_path: Path, here: None
-) -> None:
-    plain = compare(parse_config(config(seeds=[0])), tmp_path)
-    before = cells_of(tmp_path)
-    kept = compare(parse_config(config(seeds=[0], keep=0.5)), tmp_path)
-    assert kept.kept == 0 and len(cells_of(tmp_path)) == 2
-    assert any("most typical 50 %" in remark for remark in remarks(kept))
-    assert not any("most typical" in remark for remark in remarks(plain))
-    again = compare(parse_config(config(seeds=[0], keep=1)), tmp_path)
-    assert again.kept == 1 and before.items() <= cells_of(tmp_path).items()
-
-
 def test_keep_needs_labelled_images_and_is_refused_before_any_fit(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="Only labelled images"):
-        compare(parse_config(config(data="gaussians-2d", keep=0.5)), tmp_path)
+        compared(tmp_path, data="gaussians-2d", keep=0.5)
     assert not cells_of(tmp_path)
 
 
@@ -428,9 +408,8 @@ def test_published_numbers_are_whole_entries_of_known_metrics_and_sets() -> None
 def test_a_mistake_in_the_file_is_a_sentence_with_key_and_remedy(
     changes: dict[str, Any], words: tuple[str, ...]
 ) -> None:
-    given = {**config(), **changes}
     with pytest.raises(BadInput) as error:
-        parse_config({key: value for key, value in given.items() if value is not None})
+        parse_config(config(**changes))
     for word in words:
         assert word in str(error.value)
 
@@ -444,7 +423,7 @@ def test_a_mistake_that_needs_the_data_shows_before_any_cell_is_run(
         ({"methods": {"merf": {"features": 63}}}, r"\[methods.merf\]"),
     ):
         with pytest.raises(BadInput, match=word):
-            compare(parse_config(config(**changes)), tmp_path / "out")
+            compared(tmp_path / "out", **changes)
     for changes, word in (
         ({"kinds": ("table",)}, "images"),
         ({"makes": "classifier"}, "no records"),
@@ -452,7 +431,7 @@ def test_a_mistake_that_needs_the_data_shows_before_any_cell_is_run(
         with monkeypatch.context() as patch:
             patch.setattr(Merf, "info", dataclasses.replace(Merf.info, **changes))
             with pytest.raises(BadInput, match=word):
-                compare(parse_config(config()), tmp_path / "out")
+                compared(tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
@@ -464,7 +443,7 @@ def test_files_and_folders_that_will_not_do_are_named(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=r"missing\.toml"):
         read_config(tmp_path / "missing.toml")
     with pytest.raises(RunConflict, match="not empty"):
-        compare(parse_config(config()), tmp_path)
+        compared(tmp_path)
     with pytest.raises(BadInput, match="jobs"):
         compare(parse_config(config()), tmp_path / "new", jobs=0)
 

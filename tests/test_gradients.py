@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from runs import silent
 from sfumato.data import Batch, Dataset, Schema
 from sfumato.errors import BadInput, PlanMismatch
 from sfumato.privacy import Budget, GradientSum, Ledger, PrivateData, enforced_gradient_bound
@@ -53,7 +55,7 @@ class Words(nn.Module):
 
 
 class Tied(nn.Module):
-    """A weight that is used outside a call of its layer: only the slow way sees all of it."""
+    """A weight that is used outside a call of its layer: only the slow way sees all of it, which a trial finds out."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -85,7 +87,7 @@ def batch_of(n: int, seed: int = 0) -> Batch:
 IMAGES = Schema(kind="images", shape=(1, 8, 8), classes=("a", "b", "c"))
 
 
-def fresh(kind: type[nn.Module] = Conditional) -> nn.Module:
+def fresh(kind: Callable[[], nn.Module] = Conditional) -> nn.Module:
     torch.manual_seed(1)
     return kind()
 
@@ -104,15 +106,49 @@ def by_loop(network: nn.Module, loss, tensors: tuple[Tensor, ...], bound: float)
     return found * (bound / found.norm(dim=1, keepdim=True)).clamp(max=1)
 
 
-@pytest.mark.parametrize("bound", [1e-3, 0.05, 1e3])
+def plain_sum(network, x: Tensor, y: Tensor) -> Tensor:
+    return network(x).tanh()
+
+
+def penalty(network, x: Tensor, y: Tensor) -> Tensor:
+    slope = torch.func.vmap(torch.func.grad(lambda one: network(one[None]).sum()))(x)
+    return (slope.flatten(1).norm(dim=1) - 1).square()
+
+
+def behind(*layers: nn.Module) -> Callable[[], nn.Module]:
+    """Six channels through some layers to one number."""
+    network = nn.Sequential(nn.Conv2d(1, 6, 3), *layers, nn.Flatten(), nn.LazyLinear(1))
+    return lambda: nn.Sequential(network, nn.Flatten(0))
+
+
+def flat() -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.Tanh(), nn.Linear(8, 1))
+
+
+@pytest.mark.parametrize(
+    ("make", "loss", "bound", "fast"),
+    [
+        *((Conditional, score, bound, True) for bound in (1e-3, 0.05, 1e3)),
+        (behind(nn.ReLU(inplace=True)), plain_sum, 0.5, False),  # writes in place
+        (behind(nn.InstanceNorm2d(6, affine=True)), plain_sum, 0.1, False),
+        (behind(nn.Conv2d(6, 6, 3, groups=2)), plain_sum, 0.1, False),
+        (flat, penalty, 10.0, False),
+        (Tied, lambda net, x, y: net(x, y), 1e3, False),
+    ],
+)
 @pytest.mark.parametrize("rows_at_once", [512, 5])
-def test_the_sum_is_that_of_a_loop_over_records(bound, rows_at_once):
-    network, batch = fresh(), batch_of(17)
-    gradients = GradientSum(network, score, bound=bound, rows_at_once=rows_at_once)
+def test_the_sum_is_that_of_a_loop_over_records(make, loss, bound, fast, rows_at_once):
+    network, batch = fresh(make), batch_of(17)
+    network(*records(batch, None)[: 1 if loss in (plain_sum, penalty) else 2])  # lazy layers
+    gradients = GradientSum(network, loss, bound=bound, rows_at_once=rows_at_once)
     gradients.check(IMAGES)
-    assert gradients._fast
-    expected = by_loop(network, score, records(batch, torch.Generator()), bound).sum(dim=0)
-    assert torch.allclose(gradients(batch), expected, rtol=2e-3, atol=2e-3 * expected.abs().max())
+    assert gradients._fast == fast
+    agree(gradients(batch), network, loss, records(batch, None), bound)
+
+
+def agree(found: Tensor, network: nn.Module, loss, tensors: tuple[Tensor, ...], bound: float):
+    expected = by_loop(network, loss, tensors, bound).sum(dim=0)
+    assert torch.allclose(found, expected, rtol=2e-3, atol=2e-3 * expected.abs().max())
 
 
 def test_two_data_terms_are_clipped_as_one_gradient():
@@ -126,79 +162,14 @@ def test_two_data_terms_are_clipped_as_one_gradient():
 
     gradients = GradientSum(network, two_terms, bound=0.05, inputs=with_these)
     assert gradients._fast
-    tensors = *records(batch, torch.Generator()), fakes
-    expected = by_loop(network, two_terms, tensors, 0.05).sum(dim=0)
-    found = gradients(batch)
-    assert torch.allclose(found, expected, rtol=2e-3, atol=2e-3 * expected.abs().max())
+    agree(gradients(batch), network, two_terms, (*records(batch, None), fakes), 0.05)
 
 
 def test_positions_inside_a_record_add_up_before_clipping():
-    network = fresh(Words)
-    values = torch.rand(11, 5)
-    gradients = GradientSum(network, lambda net, x: net(x), bound=0.3)
+    network, values = fresh(Words), torch.rand(11, 5)
+    gradients = GradientSum(network, nn.Module.__call__, bound=0.3)
     assert gradients._fast
-    found = gradients(Batch(values, None))
-    expected = by_loop(network, lambda net, x: net(x), (values,), 0.3).sum(dim=0)
-    assert torch.allclose(found, expected, rtol=2e-3, atol=2e-3 * expected.abs().max())
-
-
-@pytest.mark.parametrize("slow", [nn.InstanceNorm2d(6, affine=True), nn.Conv2d(6, 6, 3, groups=2)])
-def test_other_layers_take_the_slow_way_to_the_same_sum(slow):
-    torch.manual_seed(0)
-    network = nn.Sequential(nn.Conv2d(1, 6, 3), slow, nn.Flatten(), nn.LazyLinear(1), nn.Flatten(0))
-    network(torch.zeros(1, 1, 8, 8))
-
-    def loss(net, x, y):
-        return net(x).tanh()
-
-    gradients = GradientSum(network, loss, bound=0.1)
-    gradients.check(IMAGES)
-    assert not gradients._fast
-    batch = batch_of(6)
-    expected = by_loop(network, loss, records(batch, torch.Generator()), 0.1).sum(dim=0)
-    assert torch.allclose(gradients(batch), expected, rtol=1e-3, atol=1e-3 * expected.abs().max())
-
-
-def test_a_gradient_penalty_inside_the_loss_takes_the_slow_way():
-    torch.manual_seed(0)
-    network = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.Tanh(), nn.Linear(8, 1))
-
-    def loss(net, x, y):
-        slope = torch.func.vmap(torch.func.grad(lambda one: net(one[None]).sum()))(x)
-        return (slope.flatten(1).norm(dim=1) - 1).square()
-
-    gradients = GradientSum(network, loss, bound=10.0)
-    gradients.check(IMAGES)
-    assert not gradients._fast
-    batch = batch_of(4)
-    expected = by_loop(network, loss, records(batch, torch.Generator()), 10.0).sum(dim=0)
-    assert torch.allclose(gradients(batch), expected, rtol=1e-3, atol=1e-4)
-
-
-def test_a_weight_used_behind_its_layers_back_is_found_out():
-    network = fresh(Tied)
-    gradients = GradientSum(network, lambda net, x, y: net(x, y), bound=1e3)
-    assert gradients._fast  # by its layers
-    gradients.check(IMAGES)
-    assert not gradients._fast  # by trial
-    batch = batch_of(5)
-    expected = by_loop(network, lambda net, x, y: net(x, y), records(batch, None), 1e3).sum(dim=0)
-    assert torch.allclose(gradients(batch), expected, rtol=1e-3, atol=1e-3 * expected.abs().max())
-
-
-def test_layers_that_write_in_place_change_nothing():
-    torch.manual_seed(0)
-    network = nn.Sequential(
-        nn.Conv2d(1, 4, 3), nn.ReLU(inplace=True), nn.Flatten(), nn.Linear(144, 1), nn.Flatten(0)
-    )
-
-    def loss(net, x, y):
-        return net(x).square()
-
-    batch = batch_of(6)
-    found = GradientSum(network, loss, bound=0.5)(batch)
-    expected = by_loop(network, loss, records(batch, None), 0.5).sum(dim=0)
-    assert torch.allclose(found, expected, rtol=2e-3, atol=2e-3 * expected.abs().max())
+    agree(gradients(Batch(values, None)), network, nn.Module.__call__, (values,), 0.3)
 
 
 @pytest.mark.parametrize(
@@ -246,21 +217,16 @@ def test_a_loss_that_is_not_one_number_per_record_is_refused(loss):
         GradientSum(fresh(), loss, bound=1.0).check(IMAGES)
 
 
-@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
-def test_a_record_that_is_not_finite_counts_for_nothing(bad):
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf, "no known class"])
+def test_a_record_that_is_not_finite_or_of_no_class_counts_for_nothing(bad):
     batch = batch_of(6)
-    batch.values[2, 0, 3, 3] = bad
-    gradients = GradientSum(fresh(), score, bound=0.05, inputs=lambda b, r: (b.values, b.labels))
+    if isinstance(bad, str):
+        batch.labels[2] = -1
+    else:
+        batch.values[2, 0, 3, 3] = bad
+    inputs = records if isinstance(bad, str) else lambda b, r: (b.values, b.labels)
+    gradients = GradientSum(fresh(), score, bound=0.05, inputs=inputs)
     rest = [i for i in range(6) if i != 2]
-    others = Batch(batch.values[rest], batch.labels[rest])
-    assert torch.allclose(gradients(batch), gradients(others), atol=1e-6)
-
-
-def test_a_record_of_no_known_class_counts_for_nothing():
-    batch = batch_of(6)
-    batch.labels[4] = -1
-    gradients = GradientSum(fresh(), score, bound=0.05)
-    rest = [0, 1, 2, 3, 5]
     others = Batch(batch.values[rest], batch.labels[rest])
     assert torch.allclose(gradients(batch), gradients(others), atol=1e-6)
 
@@ -348,24 +314,20 @@ def test_frozen_parameters_have_no_part_in_the_gradient():
 # -- through the wall ----------------------------------------------------------------------------------------------------
 
 
-def private(n: int = 60, **more) -> PrivateData:
-    images = np.random.default_rng(0).integers(0, 256, (n, 1, 8, 8), dtype=np.uint8)
-    data = Dataset.from_arrays(images, np.arange(n) % 3, classes=3)
-    return PrivateData(data, Ledger(Budget(epsilon=500.0, delta=1e-5)), **more)
+PIXELS = np.random.default_rng(0).integers(0, 256, (60, 1, 8, 8), dtype=np.uint8)
 
 
-def silent(shape, std):
-    return np.zeros(shape)
+def steps_of(sums: GradientSum, rate: float, n: int = 60, multiplier: float = 1.0, **more):
+    data = Dataset.from_arrays(PIXELS[:n], np.arange(n) % 3, classes=3)
+    private = PrivateData(data, Ledger(Budget(epsilon=500.0, delta=1e-5)), **more)
+    return private.poisson_steps(rate, 3, multiplier, bound=sums.enforced, label="steps")
 
 
 def test_a_step_gives_the_sum_over_its_sample_and_only_once():
     gradients = GradientSum(fresh(), score, bound=0.01)
-    steps = private(fast_sampler=silent).poisson_steps(
-        1.0, 2, 1.0, bound=gradients.enforced, label="steps"
-    )
+    steps = steps_of(gradients, 1.0, fast_sampler=silent)
     step = next(steps)
-    images = np.random.default_rng(0).integers(0, 256, (60, 1, 8, 8), dtype=np.uint8)
-    everything = Batch(torch.from_numpy(images), torch.arange(60) % 3)
+    everything = Batch(torch.from_numpy(PIXELS), torch.arange(60) % 3)
     assert torch.allclose(step.noisy_gradient(gradients).double(), gradients(everything), atol=1e-5)
     with pytest.raises(PlanMismatch, match="used already"):
         step.noisy_gradient(gradients)
@@ -374,21 +336,17 @@ def test_a_step_gives_the_sum_over_its_sample_and_only_once():
 
 
 def test_the_noise_on_a_gradient_has_the_promised_scale():
-    gradients = GradientSum(nn.Sequential(nn.Flatten(), nn.Linear(64, 200)), _zero, bound=2.0)
-    steps = private().poisson_steps(0.1, 3, 1.5, bound=gradients.enforced, label="steps")
-    for step in steps:
+    network = nn.Sequential(nn.Flatten(), nn.Linear(64, 200))
+    gradients = GradientSum(network, lambda net, x, y: net(x).sum(dim=1) * 0, bound=2.0)
+    for step in steps_of(gradients, 0.1, multiplier=1.5):
         found = step.noisy_gradient(gradients)
         assert float(found.std()) == pytest.approx(1.5 * gradients.enforced, rel=0.04)
 
 
-def _zero(network, x, y):
-    return network(x).sum(dim=1) * 0
-
-
 def test_an_empty_sample_is_noise_and_not_an_error():
     gradients = GradientSum(fresh(), score, bound=1.0)
-    steps = private(2).poisson_steps(1e-9, 3, 1.0, bound=gradients.enforced, label="steps")
-    assert all(float(step.noisy_gradient(gradients).std()) > 0.9 for step in steps)
+    for step in steps_of(gradients, 1e-9, n=2):
+        assert float(step.noisy_gradient(gradients).std()) > 0.9
 
 
 def test_a_mixing_network_is_refused_before_a_row_is_read():

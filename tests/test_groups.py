@@ -14,12 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import norm
 
+from runs import charge, silent
 from sfumato.data import Batch, Dataset, Schema
 from sfumato.data.sources import ArraySource
 from sfumato.errors import BadInput, PlanMismatch
 from sfumato.privacy import (
     Budget,
-    Charge,
     FeatureMap,
     GroupSum,
     Ledger,
@@ -42,32 +42,23 @@ RELATION = {
 SAMPLED = [Neighbours.ADD_REMOVE, Neighbours.ZERO_OUT, Neighbours.REPLACE_ONE]
 
 
-def charge(noise_multiplier: float, summands: str, **more: float) -> Charge:
-    return Charge(
-        label="x", bound=1.0, noise_multiplier=noise_multiplier, summands=summands, **more
-    )  # type: ignore[arg-type]
-
-
 # -- the price, by a second route --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("neighbours", SAMPLED)
 def test_the_price_is_that_of_dp_accountings_own_events(neighbours):
     rate, steps, m = 0.02, 300, 1.4
-    sampled = dp_accounting.PoissonSampledDpEvent(rate, dp_accounting.GaussianDpEvent(m / 2))
-    accountant = PLDAccountant(RELATION[neighbours], value_discretization_interval=4e-4)
-    accountant.compose(dp_accounting.SelfComposedDpEvent(sampled, steps))
-    groups = charge(m, "groups", rate=rate, steps=steps)
-    assert epsilon_of((groups,), 1e-5, neighbours) == pytest.approx(
-        accountant.get_epsilon(1e-5), rel=2e-3
-    )
-    sampled = dp_accounting.PoissonSampledDpEvent(rate, dp_accounting.GaussianDpEvent(m))
-    accountant = PLDAccountant(RELATION[Neighbours.REPLACE_ONE], value_discretization_interval=4e-4)
-    accountant.compose(dp_accounting.SelfComposedDpEvent(sampled, steps))
-    shards = charge(m, "shards", rate=rate, steps=steps)
-    assert epsilon_of((shards,), 1e-5, neighbours) == pytest.approx(
-        accountant.get_epsilon(1e-5), rel=2e-3
-    )
+    for summands, scale, relation in (
+        ("groups", m / 2, RELATION[neighbours]),
+        ("shards", m, RELATION[Neighbours.REPLACE_ONE]),
+    ):
+        sampled = dp_accounting.PoissonSampledDpEvent(rate, dp_accounting.GaussianDpEvent(scale))
+        accountant = PLDAccountant(relation, value_discretization_interval=4e-4)
+        accountant.compose(dp_accounting.SelfComposedDpEvent(sampled, steps))
+        found = epsilon_of(
+            (charge(m, summands=summands, rate=rate, steps=steps),), 1e-5, neighbours
+        )
+        assert found == pytest.approx(accountant.get_epsilon(1e-5), rel=2e-3)
 
 
 def hockey_stick(first, second, epsilon: float, cell: float) -> float:
@@ -85,23 +76,20 @@ def on_the_line(rate: float, sigma: float, place: float):
     return (1 - rate) * norm.pdf(LINE, 0, sigma) + rate * norm.pdf(LINE, place, sigma)
 
 
-@pytest.mark.parametrize(("rate", "sigma", "epsilon"), [(0.1, 2.0, 0.8), (0.02, 1.4, 0.5)])
-def test_one_step_of_groups_is_the_integral_of_its_two_mixtures(rate, sigma, epsilon):
-    # Without the record the answer is at u = 0 (any other base is a shift); with it, sampled, at the far side of the ball: 2.
-    pair = norm.pdf(LINE, 0, sigma), on_the_line(rate, sigma, 2.0)
-    delta = hockey_stick(*pair, epsilon, LINE[1] - LINE[0])
-    found = epsilon_of((charge(sigma, "groups", rate=rate),), delta, Neighbours.ADD_REMOVE)
-    assert found == pytest.approx(epsilon, rel=3e-3)
-    assert found >= epsilon * (1 - 1e-6)
-
-
-@pytest.mark.parametrize("neighbours", SAMPLED)
+@pytest.mark.parametrize(
+    ("summands", "neighbours"),
+    [("groups", Neighbours.ADD_REMOVE), *(("shards", relation) for relation in SAMPLED)],
+)
 @pytest.mark.parametrize(("rate", "sigma", "epsilon"), [(0.1, 1.0, 0.8), (0.02, 0.7, 0.5)])
-def test_one_step_of_shards_is_the_integral_of_its_two_mixtures(neighbours, rate, sigma, epsilon):
-    # The drawn shard says +1 with the record and −1 without it.
-    pair = on_the_line(rate, sigma, 1.0), on_the_line(rate, sigma, -1.0)
+def test_one_step_is_the_integral_of_its_two_mixtures(summands, neighbours, rate, sigma, epsilon):
+    if summands == "groups":
+        # Without the record the answer is at u = 0 (any other base is a shift); with it, sampled, at the far side of the ball: 2.
+        sigma *= 2
+        pair = norm.pdf(LINE, 0, sigma), on_the_line(rate, sigma, 2.0)
+    else:  # the drawn shard says +1 with the record and −1 without it
+        pair = on_the_line(rate, sigma, 1.0), on_the_line(rate, sigma, -1.0)
     delta = hockey_stick(*pair, epsilon, LINE[1] - LINE[0])
-    found = epsilon_of((charge(sigma, "shards", rate=rate),), delta, neighbours)
+    found = epsilon_of((charge(sigma, summands=summands, rate=rate),), delta, neighbours)
     assert found == pytest.approx(epsilon, rel=3e-3)
     assert found >= epsilon * (1 - 1e-6)
 
@@ -124,22 +112,27 @@ def test_summands_that_point_elsewhere_cost_no_more_than_is_charged(degrees):
     shards = in_the_plane(rate, 1.1, np.array([1.0, 0.0])), in_the_plane(rate, 1.1, turned)
     if delta := hockey_stick(*shards, epsilon, CELL):
         for neighbours in SAMPLED:
-            assert epsilon_of((charge(1.1, "shards", rate=rate),), delta, neighbours) >= epsilon
+            assert (
+                epsilon_of((charge(1.1, summands="shards", rate=rate),), delta, neighbours)
+                >= epsilon
+            )
     if degrees <= 60:  # two answers in one ball of radius 1, each 2 from a third: at most 60° apart
         groups = (
             in_the_plane(rate, 2.2, np.array([2.0, 0.0])),
             in_the_plane(rate, 2.2, 2 * turned),
         )
         if delta := hockey_stick(*groups, epsilon, CELL):
-            price = epsilon_of((charge(2.2, "groups", rate=rate),), delta, Neighbours.REPLACE_ONE)
+            price = epsilon_of(
+                (charge(2.2, summands="groups", rate=rate),), delta, Neighbours.REPLACE_ONE
+            )
             assert price >= epsilon
 
 
 @pytest.mark.parametrize("summands", ["groups", "shards"])
 @pytest.mark.parametrize("neighbours", SAMPLED)
 def test_without_sampling_either_is_a_gaussian_of_sensitivity_two(summands, neighbours):
-    plain = (Charge(label="x", bound=1.0, noise_multiplier=2.0),)
-    found = epsilon_of((charge(4.0, summands),), 1e-5, neighbours)
+    plain = (charge(2.0),)
+    found = epsilon_of((charge(4.0, summands=summands),), 1e-5, neighbours)
     assert found == pytest.approx(epsilon_of(plain, 1e-5, Neighbours.ADD_REMOVE), rel=1e-9)
 
 
@@ -147,7 +140,7 @@ def test_without_sampling_either_is_a_gaussian_of_sensitivity_two(summands, neig
 @pytest.mark.parametrize("rate", [0.01, 1.0])
 def test_groups_and_shards_never_cost_less_than_records(neighbours, rate):
     def cost(summands):
-        return epsilon_of((charge(3.0, summands, rate=rate, steps=50),), 1e-5, neighbours)
+        return epsilon_of((charge(3.0, summands=summands, rate=rate, steps=50),), 1e-5, neighbours)
 
     assert cost("groups") >= cost("records")
     assert cost("shards") >= cost("records")
@@ -160,8 +153,8 @@ def test_groups_and_shards_never_cost_less_than_records(neighbours, rate):
 def test_a_calibrated_plan_fits_its_ledger_and_is_told_as_it_is(summands, neighbours):
     def plan(m):
         return (
-            Charge(label="counts", bound=1.0, noise_multiplier=20 * m),
-            charge(m, summands, rate=0.02, steps=200),
+            charge(20 * m, label="counts"),
+            charge(m, summands=summands, rate=0.02, steps=200),
         )
 
     budget = Budget(epsilon=2.0, delta=1e-5, neighbours=neighbours)
@@ -183,18 +176,10 @@ def test_a_calibrated_plan_fits_its_ledger_and_is_told_as_it_is(summands, neighb
 )
 def test_a_charge_for_something_unproved_is_refused(bad):
     with pytest.raises(BadInput):
-        Charge(label="x", bound=1.0, noise_multiplier=1.0, **bad)
+        charge(1.0, **bad)
 
 
 # -- what one record can move ------------------------------------------------------------------------------------------
-
-
-def silent(shape, std):
-    return np.zeros(shape)
-
-
-def rows(images: np.ndarray) -> Dataset:
-    return Dataset.from_arrays(images)
 
 
 def records(n: int, seed: int = 0) -> np.ndarray:
@@ -202,7 +187,7 @@ def records(n: int, seed: int = 0) -> np.ndarray:
 
 
 def private(images: np.ndarray, **more) -> PrivateData:
-    return PrivateData(rows(images), Ledger(Budget(epsilon=1e4, delta=1e-5)), **more)
+    return PrivateData(Dataset.from_arrays(images), Ledger(Budget(epsilon=1e4, delta=1e-5)), **more)
 
 
 def steps_over(data: PrivateData, summed, summands: str, rate: float = 1.0, steps: int = 1):
@@ -217,10 +202,23 @@ def steps_over(data: PrivateData, summed, summands: str, rate: float = 1.0, step
     )
 
 
+def ask(step, summed: GroupSum | ShardSum) -> torch.Tensor:
+    return step.noisy_shards(summed) if isinstance(summed, ShardSum) else step.noisy_groups(summed)
+
+
+def parts_of(
+    kind: str, answer, parts: int = 1, prepare=lambda *_: None, **more
+) -> GroupSum | ShardSum:
+    """A sum over so many groups or shards."""
+    if kind == "groups":
+        return GroupSum(answer, groups=parts, **more)
+    return ShardSum(answer, states=ShardStates(prepare, shards=parts), **more)
+
+
 def wild(values: list[float]):
     """A function of a group that one record can throw anywhere: it picks its answer by the bytes of all records."""
 
-    def answer(group: Batch) -> torch.Tensor:
+    def answer(group: Batch, *_) -> torch.Tensor:
         code = int(group.values.to(torch.int64).sum()) + 7 * len(group)
         return torch.tensor([values[(code + i) % len(values)] for i in range(3)])
 
@@ -243,48 +241,35 @@ def one_record_differs(images: np.ndarray) -> list[np.ndarray]:
     return [images[:-1], other]
 
 
-@given(values=NUMBERS, bound=st.sampled_from([1e-3, 1.0, 250.0]), groups=st.integers(1, 3))
-@settings(max_examples=60, deadline=None)
-def test_one_record_moves_a_sum_over_groups_by_twice_the_bound_at_most(values, bound, groups):
-    images = records(6)
-    coins = np.array([0, 1, 2, 0, 1, 2]) % groups
+@pytest.mark.parametrize("kind", ["groups", "shards"])
+@given(values=NUMBERS, bound=st.sampled_from([1e-3, 1.0, 250.0]), parts=st.integers(1, 3))
+@settings(max_examples=60)
+def test_one_neighbour_moves_one_part_and_the_sum_by_twice_the_bound_at_most(
+    kind, values, bound, parts
+):
+    images, coins = records(6), np.array([0, 1, 2, 0, 1, 2]) % parts
+    summed = parts_of(kind, wild(values), parts, dim=3, bound=bound)
 
-    def answer(with_images: np.ndarray) -> torch.Tensor:
-        summed = GroupSum(wild(values), dim=3, bound=bound, groups=groups)
+    def answer(images: np.ndarray, drawn: list[int]) -> torch.Tensor:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(noise, "random_parts", lambda count, parts: coins[:count])
-            data = private(with_images, fast_sampler=silent)
-            return next(steps_over(data, summed, "groups")).noisy_groups(summed).double()
+            patch.setattr(noise, "random_parts", lambda count, _: coins[:count])
+            if kind == "shards":  # groups divide what was drawn
+                patch.setattr(noise, "poisson_mask", lambda n, rate: np.isin(np.arange(n), drawn))
+            data = private(images, fast_sampler=silent)
+            again = parts_of(kind, wild(values), parts, dim=3, bound=bound)
+            return ask(next(steps_over(data, again, kind)), again).double()
 
     # In single precision the answer itself is rounded, after the noise.
-    limit = 2 * GroupSum(wild(values), dim=3, bound=bound).enforced + groups * bound * 2.0**-22
-    for neighbour in one_record_differs(images):
-        assert float((answer(images) - answer(neighbour)).norm()) <= limit
-
-
-@given(values=NUMBERS, bound=st.sampled_from([1e-3, 1.0, 250.0]))
-@settings(max_examples=60, deadline=None)
-def test_one_record_moves_one_shards_summand_and_no_other(values, bound):
-    images = records(6)
-    coins = np.array([0, 1, 2, 0, 1, 2])
-
-    def summand(with_images: np.ndarray, shard: int) -> torch.Tensor:
-        states = ShardStates(lambda batch, earlier, random: None, shards=3)
-        summed = ShardSum(
-            lambda batch, state, random: wild(values)(batch), dim=3, bound=bound, states=states
-        )
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(noise, "random_parts", lambda count, parts: coins[:count])
-            patch.setattr(noise, "poisson_mask", lambda count, rate: np.arange(count) == shard)
-            data = private(with_images, fast_sampler=silent)
-            return next(steps_over(data, summed, "shards")).noisy_shards(summed).double()
-
-    enforced = ShardSum(wild, dim=3, bound=bound, states=ShardStates(wild, shards=3)).enforced
-    for neighbour in one_record_differs(images):  # the last record is in shard 2
-        assert torch.equal(summand(images, 0), summand(neighbour, 0))
-        assert torch.equal(summand(images, 1), summand(neighbour, 1))
-        for one in (images, neighbour):
-            assert float(summand(one, 2).norm()) <= enforced * (1 + 2.0**-22)
+    rounding = parts * bound * 2.0**-22
+    everything = list(range(parts))
+    for neighbour in one_record_differs(images):  # in its last record
+        moved = answer(images, everything) - answer(neighbour, everything)
+        assert float(moved.norm()) <= 2 * summed.enforced + rounding
+        if kind == "shards":
+            for part in everything:
+                before, after = (answer(one, [part]) for one in (images, neighbour))
+                assert float(after.norm()) <= summed.enforced + rounding
+                assert part == coins[-1] or torch.equal(before, after)
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
@@ -319,11 +304,7 @@ def summands(data: np.ndarray, coins: np.ndarray, parts: int, kind: str) -> list
     """Each part's own summand as the wall adds it up, by drawing or dividing such that it is alone."""
     found = []
     for number in range(parts):
-        if kind == "groups":
-            summed = GroupSum(summed_floats, dim=8, bound=1.0, groups=parts)
-        else:
-            states = ShardStates(lambda batch, earlier, random: None, shards=parts)
-            summed = ShardSum(summed_floats, dim=8, bound=1.0, states=states)
+        summed = parts_of(kind, summed_floats, parts, dim=8, bound=1.0)
         with pytest.MonkeyPatch.context() as patch:
             inside = coins == number
             patch.setattr(noise, "random_parts", lambda n, k, coins=coins: coins[:n])
@@ -335,9 +316,7 @@ def summands(data: np.ndarray, coins: np.ndarray, parts: int, kind: str) -> list
             source = Dataset(ArraySource(data, None), Schema(kind="images", shape=(1, 2, 2)), "x")
             ledger = Ledger(Budget(epsilon=1e4, delta=1e-5))
             private_data = PrivateData(source, ledger, fast_sampler=silent)
-            step = next(steps_over(private_data, summed, kind))
-            ask = step.noisy_groups if kind == "groups" else step.noisy_shards
-            found.append(ask(summed).double())
+            found.append(ask(next(steps_over(private_data, summed, kind)), summed).double())
     return found
 
 
@@ -423,23 +402,17 @@ def test_groups_divide_the_sample_and_shards_the_data():
         sizes[-1].append(len(group))
         return torch.tensor([float(len(group))])
 
-    groups = GroupSum(size, dim=1, bound=1e3, groups=4)
-    for step in steps_over(private(images, fast_sampler=silent), groups, "groups", 1.0, 5):
-        sizes.append([])
-        assert float(step.noisy_groups(groups)) == pytest.approx(50, abs=1e-3)
-    assert len({tuple(s) for s in sizes}) > 1  # divided afresh every step
-    states = ShardStates(lambda batch, earlier, random: None, shards=4)
-    shards = ShardSum(size, dim=1, bound=1e3, states=states)
-    sizes.clear()
-    for step in steps_over(private(images, fast_sampler=silent), shards, "shards", 1.0, 5):
-        sizes.append([])
-        assert float(step.noisy_shards(shards)) == pytest.approx(50, abs=1e-3)
-    assert len({tuple(s) for s in sizes}) == 1  # divided once
+    for kind, afresh in (("groups", True), ("shards", False)):  # every step, or once
+        sizes.clear()
+        summed = parts_of(kind, size, 4, dim=1, bound=1e3)
+        for step in steps_over(private(images, fast_sampler=silent), summed, kind, 1.0, 5):
+            sizes.append([])
+            assert float(ask(step, summed)) == pytest.approx(50, abs=1e-3)
+        assert (len({tuple(s) for s in sizes}) > 1) is afresh
 
 
 def test_shards_are_drawn_at_their_rate_and_whole():
-    states = ShardStates(lambda batch, earlier, random: None, shards=40)
-    summed = ShardSum(lambda *_: torch.ones(1), dim=1, bound=1.0, states=states)
+    summed = parts_of("shards", lambda *_: torch.ones(1), 40, dim=1, bound=1.0)
     steps = steps_over(private(records(2000), fast_sampler=silent), summed, "shards", 0.1, 200)
     drawn = [float(step.noisy_shards(summed)) for step in steps]
     assert np.mean(drawn) == pytest.approx(4, abs=5 * 1.9 / 200**0.5)
@@ -456,12 +429,10 @@ def test_an_empty_sample_is_noise_and_its_function_is_not_asked():
     def never(*_):
         raise AssertionError("asked about no record")
 
-    groups = GroupSum(never, dim=40, bound=1.0, groups=3)
-    for step in steps_over(private(records(3)), groups, "groups", 1e-9, 5):
-        assert float(step.noisy_groups(groups).std()) > 0.3
-    shards = ShardSum(never, dim=40, bound=1.0, states=ShardStates(never, shards=30))
-    for step in steps_over(private(records(3)), shards, "shards", 1e-9, 5):
-        assert float(step.noisy_shards(shards).std()) > 0.3
+    for kind, parts in (("groups", 3), ("shards", 30)):
+        summed = parts_of(kind, never, parts, never, dim=40, bound=1.0)
+        for step in steps_over(private(records(3)), summed, kind, 1e-9, 5):
+            assert float(ask(step, summed).std()) > 0.3
 
 
 def test_the_noise_has_the_charged_scale():
@@ -484,9 +455,9 @@ def test_a_step_answers_only_what_it_was_paid_for():
         def __call__(self, batch):
             return torch.ones(len(batch), 1) / 2
 
-    groups = GroupSum(lambda group: torch.zeros(1), dim=1, bound=1.0)
-    states = ShardStates(lambda *_: None, shards=2)
-    shards = ShardSum(lambda *_: torch.zeros(1), dim=1, bound=1.0, states=states)
+    groups, shards = (
+        parts_of(kind, lambda *_: torch.zeros(1), dim=1, bound=1.0) for kind in ("groups", "shards")
+    )
     asks = {
         "records": lambda step: step.noisy_sum(Ones()),
         "groups": lambda step: step.noisy_groups(groups),
@@ -585,17 +556,9 @@ def test_answered_steps_are_answered_the_same_again_and_not_read_again(summands,
     def answers(count: int) -> list[torch.Tensor]:
         store = store_in(tmp_path)
         data = private(records(20), store=store)
-        states = ShardStates(lambda *_: None, shards=1)
-        summed = (
-            GroupSum(answer, dim=4, bound=1.0)
-            if summands == "groups"
-            else ShardSum(answer, dim=4, bound=1.0, states=states)
-        )
+        summed = parts_of(summands, answer, dim=4, bound=1.0)
         steps = steps_over(data, summed, summands, 1.0, 6)
-        found = [
-            step.noisy_groups(summed) if summands == "groups" else step.noisy_shards(summed)
-            for step, _ in zip(steps, range(count), strict=False)
-        ]
+        found = [ask(step, summed) for step, _ in zip(steps, range(count), strict=False)]
         store.close()
         return found
 

@@ -18,27 +18,21 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import sfumato
+from runs import silent, still
 from sfumato.data import Batch, Column, Dataset, Schema
 from sfumato.data.sources import ArraySource
 from sfumato.engines import LocalEngine
 from sfumato.generators.dpaf import Encoder
 from sfumato.generators.embedding import CountedByClass
-from sfumato.methods.clusters import around_nearest, nearest_centre
-from sfumato.methods.counts import _ones
-from sfumato.methods.dpaf_phases import FilterGradients, features_and_label, features_by_class
+from sfumato.methods.dpaf_phases import features_and_label
 from sfumato.methods.llm import LinearMaps, Model
-from sfumato.methods.mge import DiagonalMoments, OuterMoments
-from sfumato.methods.moments import counted as with_count
-from sfumato.methods.moments import lengths, scaled
-from sfumato.methods.refinement import WhitenedFeatures, record_gradients
-from sfumato.methods.refinement import _scattering as scattering_of
+from sfumato.methods.mge import OuterMoments
 from sfumato.privacy import (
     BoundedSum,
     Budget,
     FeatureMap,
     Ledger,
     OuterMap,
-    OuterSum,
     PrivateData,
     Query,
     RecordMap,
@@ -60,8 +54,6 @@ from sfumato.public.perceptual import (
     ScatteringEncoder,
 )
 from sfumato.public.products import row_product
-from sfumato.public.space import Axes, CodecSpace
-from sfumato.public.spaces import space_of
 from sfumato.public.tabular import HeterogeneousFourier, encoding_of
 from sfumato.testing import (
     BOUNDARIES,
@@ -72,6 +64,7 @@ from sfumato.testing import (
     shuffled_records,
 )
 
+FEW = (*range(20), *BOUNDARIES, 1025)
 SOURCE = Path(sfumato.__file__).parent
 IMAGES = Schema(kind="images", shape=(1, 8, 8), classes=("a", "b", "c"))
 SMALL = Schema(kind="images", shape=(1, 4, 4), classes=("a", "b", "c"))
@@ -119,71 +112,23 @@ def asked(dim: int, bound: float, rows: Rows, segments: int = 1) -> RecordMap:
     return _map_of(Query(label="rows", shape=(dim,), bound=bound, segments=segments), rows)
 
 
-def nearest_cluster() -> RecordMap:
-    """Sums around the nearest of three centres in each class, as the mixture's rounds file them."""
-    centres, lift = random(3, 3, 6), torch.ones(6)
-    nearest = nearest_centre(centres, torch.tensor([[True, True, False]] * 3), lift)
-    around = around_nearest(space_of(IMAGES).encode, nearest, centres, lift)
-    query = Query(label="clusters", shape=(7,), bound=math.hypot(1, 0.4), segments=9)
-    return _map_of(query, with_count(around, 2.0, 0.4))
+def linear_maps() -> RecordMap:
+    method = LinearMaps(maps=2, clip=0.3)
+    (query,) = method.queries(IMAGES, Budget(epsilon=1.0, delta=1e-5))
+    return _map_of(query, Model(method, IMAGES).gradients)
 
 
-def refinement() -> RecordMap:
-    dim = scattering_of(SMALL).dim
-    features = WhitenedFeatures(torch.zeros(dim), random(dim, 7) / 10)
-    rows = record_gradients(lambda batch: features(SMALL, batch.pixels()), random(6, 8))
-    return _map_of(Query(label="refinement", shape=(6, 8), steps=1), rows)
-
-
-def vectors(schema: Schema, count: int, radius: float = 1.0) -> RecordMap:
-    space = space_of(schema)
-    rows = with_count(lambda b: (space.encode(b)[:, :count], b.labels), radius, 0.4)
-    query = Query(
-        label="means",
-        shape=(min(count, space.dim) + 1,),
-        bound=math.hypot(1, 0.4),
-        segments=max(1, schema.n_classes),
-    )
-    return _map_of(query, rows)
-
-
-def squares(schema: Schema, count: int) -> RecordMap:
-    space = space_of(schema)
-    rows = scaled(lambda b: (space.encode(b)[:, :count], b.labels), 0.7)
-    width, classes = min(count, space.dim), max(1, schema.n_classes)
-    query = Query(label="squares", shape=(width, width), symmetric=True, segments=classes)
-    return _map_of(query, rows)
-
-
-def latent() -> RecordMap:
-    """In few axes of a codec, turned by public vectors."""
-    codec = DctCodec(IMAGES.shape, 7)
-    space = CodecSpace(codec, Axes.along(random(40, 7))[0])
-    rows = with_count(lambda b: (space.encode(b), b.labels), 0.5, 0.4)
-    query = Query(label="means", shape=(8,), bound=math.hypot(1, 0.4), segments=3)
-    return _map_of(query, rows)
-
-
-def norms(schema: Schema, power: int) -> RecordMap:
-    rows = lengths(lambda b: (space_of(schema).encode(b), None), 3.0, power)
-    return _map_of(Query(label="lengths", shape=(1,), non_negative=True), rows)
-
-
-def moments(kind: type[DiagonalMoments | OuterMoments], codec: DctCodec, classes: int) -> RecordMap:
-    return _map_of(kind.query(codec.facts, classes), kind(codec))
-
-
-def linear_maps(schema: Schema, **settings: float) -> RecordMap:
-    method = LinearMaps(**settings)
-    (query,) = method.queries(schema, Budget(epsilon=1.0, delta=1e-5))
-    return _map_of(query, Model(method, schema).gradients)
+def outer_moments() -> RecordMap:
+    codec = DctCodec(COLOUR.shape, 9)
+    return _map_of(OuterMoments.query(codec.facts, 0), OuterMoments(codec))
 
 
 def counted(phi: FeatureMap, schema: Schema) -> CountedByClass:
     return CountedByClass(phi, schema.n_classes)
 
 
-# Every map there is, small, in the forms that its methods use. Narrow ones are those that libraries treat by place.
+# Every public map, small, in the forms that methods use, and rows of methods in forms that the contract of methods (`CHECKS`)
+# does not try: unprojected maps, features with a label beside them. Narrow ones are those that libraries treat by place.
 MAPS: dict[str, tuple[Schema, Callable[[], RecordMap]]] = {
     "fourier": (IMAGES, lambda: counted(FourierFeatures(64, 50, 1.0, seed=0), IMAGES)),
     "fourier, narrow": (COLOUR, lambda: FourierFeatures(189, 6, (0.5, 2.0), seed=0)),
@@ -210,7 +155,6 @@ MAPS: dict[str, tuple[Schema, Callable[[], RecordMap]]] = {
         TABLE,
         lambda: ProductKernel(encoding_of(TABLE), Hermite(3, 1.0), encoding_of(TABLE).parts[:4], 3),  # type: ignore[union-attr]
     ),
-    "counts": (TABLE, lambda: asked(1, 1.0, _ones, segments=TABLE.n_classes)),
     "perceptual": (
         IMAGES,
         lambda: counted(PerceptualFeatures(convolutions(), second_weight=0.5), IMAGES),
@@ -230,44 +174,13 @@ MAPS: dict[str, tuple[Schema, Callable[[], RecordMap]]] = {
         IMAGES,
         lambda: EncodedFeatures(AutoencoderCodec.untrained(IMAGES.shape, 6, 8, seed=0)),
     ),
-    "diagonal moments": (
-        IMAGES,
-        lambda: moments(DiagonalMoments, DctCodec(IMAGES.shape, 20), 3),
-    ),
-    "outer moments": (
-        COLOUR,
-        lambda: moments(OuterMoments, DctCodec(COLOUR.shape, 9), 0),
-    ),
-    "vectors": (IMAGES, lambda: vectors(IMAGES, 99, 2.0)),
-    "vectors, colour": (COLOUR, lambda: vectors(COLOUR, 11)),
-    "vectors, table": (TABLE, lambda: vectors(TABLE, 99, 0.4)),
-    "vectors, clusters": (IMAGES, nearest_cluster),
-    "vectors, latent": (IMAGES, latent),
-    "lengths": (IMAGES, lambda: norms(IMAGES, 2)),
-    "squares": (IMAGES, lambda: squares(IMAGES, 8)),
-    "squares, table": (TABLE, lambda: squares(TABLE, 5)),
-    "aggregated": (IMAGES, lambda: asked(64, 8.0, features_by_class(dpaf_encoder()), segments=3)),
+    "outer moments": (COLOUR, outer_moments),
     "aggregated, label": (
         IMAGES,
         lambda: asked(67, math.sqrt(65), features_and_label(dpaf_encoder(), 3)),
     ),
-    "filter gradients": (
-        IMAGES,
-        lambda: asked(
-            148,
-            0.5,
-            FilterGradients(dpaf_encoder(), random(3, 4, 4, 4), bound=0.5, keep=0.4),
-        ),
-    ),
-    "linear maps": (IMAGES, lambda: linear_maps(IMAGES, maps=2, clip=0.3)),
-    "linear maps, projected": (
-        IMAGES,
-        lambda: linear_maps(IMAGES, maps=1, projection=5, clip=2.0),
-    ),
-    "linear maps, table": (TABLE, lambda: linear_maps(TABLE, maps=3, clip=1.0)),
-    "refinement": (SMALL, refinement),
+    "linear maps": (IMAGES, linear_maps),
 }
-_OUTLINES: set[str] = set()  # of a plan: they read no rows
 
 
 @cache
@@ -311,6 +224,7 @@ class Pair(OuterMap):
 
     def __init__(self, right: int, *, symmetric: bool = False) -> None:
         self.left, self.right, self.symmetric = (right if symmetric else 2), right, symmetric
+        self.width = right if symmetric else 2 + right
 
     def factors(self, batch: Batch) -> tuple[Tensor, Tensor]:
         rows = batch.values
@@ -338,29 +252,25 @@ def at_the_bound(dim: int, bound: float, count: int = 40) -> Tensor:
 def test_a_neighbour_moves_only_its_own_summand(name):
     schema, phi = made(name)
     # A slow map says no more at every small number than a quick one of its kind.
-    slow = phi.dim > 1000 or name in ("perceptual, anchored", "refinement")
-    check_map(phi, schema, counts=(*range(20), *BOUNDARIES, 1025) if slow else COUNTS)
+    check_map(phi, schema, counts=FEW if phi.dim > 1000 else COUNTS)
 
 
-@pytest.mark.parametrize("dim", [1, 3, 30, 1023, 1030])
-@pytest.mark.parametrize("positive", [False, True])
-def test_a_neighbour_at_the_bound_or_beyond_it(dim, positive):
-    phi = Plain(dim, 0.7, positive=positive)
+@pytest.mark.parametrize(
+    "phi",
+    [
+        *(Plain(d, 0.7, positive=p) for d in (1, 3, 30, 1023, 1030) for p in (False, True)),
+        *(Pair(5, symmetric=symmetric) for symmetric in (False, True)),
+    ],
+    ids=lambda phi: f"{type(phi).__name__} {phi.dim}",
+)
+def test_a_neighbour_at_the_bound_or_beyond_it(phi):
+    width, bound = (phi.dim, phi.bound) if isinstance(phi, Plain) else (phi.width, 1.0)
     edges = torch.tensor([math.nan, math.inf, -math.inf, 3e38, -3e38, 1e-45, 0.0, -1e3])
-    rows = torch.cat([at_the_bound(dim, 0.7), edges[:, None].expand(-1, dim)])
-    summand = BoundedSum(phi)
-    alone = check_additive(summand, Batch(rows, None), counts=(*range(20), *BOUNDARIES, 1025))
-    lengths = (alone.double() * summand.grid).flatten(1).norm(dim=1)
-    assert float(lengths.max()) <= enforced_bound(phi)
-
-
-@pytest.mark.parametrize("symmetric", [False, True])
-def test_a_neighbour_of_products_at_the_bound_or_beyond_it(symmetric):
-    phi = Pair(5, symmetric=symmetric)
-    rows = at_the_bound(5 if symmetric else 7, 1.0)
-    rows[::5, 0], rows[1::7, -1], rows[2::9, 1] = math.nan, math.inf, 3e38
-    summand = OuterSum(phi)
-    alone = check_additive(summand, Batch(rows, None), counts=(*range(20), *BOUNDARIES, 1025))
+    spoilt = at_the_bound(width, bound)
+    spoilt[::5, 0], spoilt[1::7, -1] = math.nan, 3e38
+    rows = torch.cat([at_the_bound(width, bound), spoilt, edges[:, None].expand(-1, width)])
+    summand = summand_of(phi)
+    alone = check_additive(summand, Batch(rows, None), counts=FEW)
     lengths = (alone.double() * summand.grid).flatten(1).norm(dim=1)
     assert float(lengths.max()) <= enforced_bound(phi)
 
@@ -379,7 +289,7 @@ def test_no_map_is_without_its_neighbours():
         if cls.__module__.startswith("sfumato.") and cls not in (FeatureMap, OuterMap)
     }
     tried = set().union(*(parts(made(name)[1]) for name in MAPS))
-    assert {cls.__name__ for cls in known - tried} == _OUTLINES
+    assert {cls.__name__ for cls in known - tried} == set()
     # Maps of modules that are not imported here would be missed: all of them are.
     declared = set()
     for path in SOURCE.rglob("*.py"):
@@ -389,36 +299,31 @@ def test_no_map_is_without_its_neighbours():
 
 
 def test_every_chunk_that_records_go_through_has_neighbours_on_both_sides():
-    """Constants of modules on the way from a file to a sum."""
+    """Constants of modules on the way from a data set to a sum."""
     elsewhere = {
-        "features/fourier.py": {"_BLOCK"},  # frequencies, not records
-        "privacy/bounding.py": {"_BLOCK"},  # features
-        "features/perceptual.py": {"_PUBLIC_ROWS"},  # public records
-        "methods/refinement.py": {"_PIECE"},  # draws
-        "methods/mepf_matching.py": {"_AT_ONCE"},  # generated records
-        "methods/mepf.py": {"_RULE_AT_ONCE"},
-        "privacy/noise.py": {"_CHUNK"},  # numbers of noise
-        "privacy/losses.py": {"_CHUNK"},  # points of a grid of privacy losses
+        "public/fourier.py": "_BLOCK",  # frequencies, not records
+        "privacy/bounding.py": "_BLOCK",  # features
+        "public/perceptual.py": "_PUBLIC_ROWS",  # public records
+        "methods/refinement.py": "_PIECE",  # draws
+        "methods/mepf_matching.py": "_AT_ONCE",  # generated records
+        "privacy/noise.py": "_CHUNK",  # numbers of noise
+        "privacy/losses.py": "_CHUNK",  # points of a grid of privacy losses
     }
-    missing = []
-    for folder in ("features", "privacy", "codecs", "engines", "methods"):
+    found = {}
+    for folder in ("public", "privacy", "engines", "methods", "generators"):
         for path in sorted((SOURCE / folder).glob("*.py")):
-            name = str(path.relative_to(SOURCE).as_posix())
-            for node in ast.parse(path.read_text(encoding="utf-8")).body:
-                if not isinstance(node, ast.Assign) or not isinstance(node.targets[0], ast.Name):
-                    continue
-                constant = node.targets[0].id
-                if not re.search("ROWS|BLOCK|AT_ONCE|CHUNK|PIECE|SIZES", constant):
-                    continue
-                if constant in elsewhere.get(name, ()):
-                    continue
-                sizes = np.ravel(ast.literal_eval(node.value))
-                missing += [
-                    (name, constant)
-                    for size in sizes
-                    if not {size - 1, size, size + 1} <= set(COUNTS)
-                ]
-    assert missing == []
+            name = path.relative_to(SOURCE).as_posix()
+            for constant, value in re.findall(
+                r"^(\w*(?:ROWS|BLOCK|AT_ONCE|CHUNK|PIECE|SIZES)\w*)[^=\n]*= ([^#\n]*)",
+                path.read_text(encoding="utf-8"),
+                re.M,
+            ):
+                if elsewhere.get(name) != constant:
+                    found[name, constant] = np.ravel(ast.literal_eval(value))
+    assert len(found) >= 7
+    for what, sizes in found.items():
+        for size in sizes:
+            assert {size - 1, size, size + 1} <= set(COUNTS), what
     assert {*range(71), *range(510, 516), *range(1022, 1027)} <= set(COUNTS)
 
 
@@ -451,7 +356,7 @@ def test_a_neighbour_that_is_clipped_changes_no_borderline_row(bad):
     bound=st.sampled_from([1e-6, 0.1, 1.0, 7.3, 1e6]),
     value=st.sampled_from([math.nan, math.inf, -3e38, 1e-45, 0.0, 1.0, 1e10]),
 )
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=200)
 def test_a_neighbour_anywhere_beside_borderline_rows(place, scale, dim, bound, value):
     rows = at_the_bound(dim, bound)
     rows[::3] *= scale
@@ -538,30 +443,30 @@ class ByPlace(FeatureMap):
         return batch.values * (1 + self.weight * 1e-6 * places * self._bad(n))
 
 
+class BySize(FeatureMap):
+    """Another last bit in batches of 16."""
+
+    dim, bound = 3, 10.0
+
+    def __call__(self, batch: Batch) -> Tensor:
+        return batch.values * (1 + 1e-6 * (len(batch) == 16))
+
+
 @pytest.mark.parametrize(
-    ("bad", "left"),
+    ("phi", "left"),
     [
-        (lambda n: False, (1024, 128, 16)),
-        (lambda n: n == 128, (1024, 16)),
-        (lambda n: n > 100, (16,)),
-        (lambda n: n > 1, (1,)),
+        (ByPlace(lambda n: False), (1024, 128, 16)),
+        (ByPlace(lambda n: n == 128), (1024, 16)),
+        (ByPlace(lambda n: n > 100), (16,)),
+        (ByPlace(lambda n: n > 1), (1,)),
+        (BySize(), (1024, 128)),
     ],
 )
-def test_sizes_that_treat_neighbours_by_place_are_not_used(bad, left):
-    summand = BoundedSum(ByPlace(bad))
+def test_sizes_that_treat_neighbours_by_place_or_otherwise_are_not_used(phi, left):
+    summand = BoundedSum(phi)
     rows = Batch(random(40, 3), None)
     assert summand.sizes(rows) == left
-    check_additive(summand, rows, counts=(0, 1, 2, 15, 16, 17, 40, 127, 129, 300))
-
-
-def test_sizes_that_disagree_with_the_largest_are_not_used_for_neighbours():
-    class BySize(ByPlace):
-        def __call__(self, batch: Batch) -> Tensor:
-            return batch.values * (1 + 1e-6 * (len(batch) == 16))
-
-    summand = BoundedSum(BySize(lambda n: False))
-    assert summand.sizes(Batch(torch.zeros(1, 3), None)) == (1024, 128)
-    check_additive(summand, Batch(random(40, 3), None), counts=(0, 1, 17, 129, 1025))
+    check_additive(summand, rows, counts=(0, 1, 2, 15, 16, 17, 40, 127, 129, 300, 1025))
 
 
 def test_a_map_whose_weights_were_zero_at_first_is_looked_at_again_before_its_neighbours_differ():
@@ -645,22 +550,16 @@ class Pieces:
         return sum(reversed(parts), torch.zeros(summand.shape, dtype=torch.int64))
 
 
-@pytest.mark.parametrize("name", ["fourier", "fourier, table", "outer moments", "aggregated"])
+@pytest.mark.parametrize(
+    "name", ["fourier", "fourier, table", "outer moments", "aggregated, label"]
+)
 def test_engines_that_divide_neighbours_otherwise_give_the_same_total(name):
     schema, phi = made(name)
     many, _ = shuffled_records(adversarial_records(schema), 1100)
     data, summand = dataset(many, schema), summand_of(phi)
     expected = LocalEngine().total(data, summand)
-    for size in (1, 7, 1000, 1100, 5000)[name == "aggregated" :]:
+    for size in (1, 7, 1000, 1100, 5000)[name.startswith("aggregated") :]:
         assert torch.equal(Pieces(size).total(data, summand), expected)
-
-
-def silent(count, scale, on_fraction=None):
-    return np.zeros(count, np.int64)
-
-
-def quiet(shape, std):
-    return np.zeros(shape)
 
 
 @pytest.mark.parametrize("name", ["fourier", "sum kernel, table", "linear maps", "perceptual"])
@@ -672,7 +571,7 @@ def test_a_neighbour_moves_a_release_by_its_own_summand(name, count):
 
     def released(batch: Batch) -> Tensor:
         ledger = Ledger(Budget(epsilon=1e3, delta=1e-5))
-        data = PrivateData(dataset(batch, schema), ledger, discrete_sampler=silent)
+        data = PrivateData(dataset(batch, schema), ledger, discrete_sampler=still)
         return data.noisy_sum(phi, 5.0, label="x").units
 
     whole = released(many)
@@ -682,12 +581,12 @@ def test_a_neighbour_moves_a_release_by_its_own_summand(name, count):
         assert torch.equal(whole - without, summand_of(phi)(taken(many, [place])))
 
 
-@pytest.mark.parametrize("name", ["linear maps, table", "aggregated", "filter gradients"])
+@pytest.mark.parametrize("name", ["linear maps", "aggregated, label", "sum kernel, table"])
 def test_a_neighbour_in_a_sample_moves_a_step_by_its_own_summand(name, monkeypatch):
     schema, phi = made(name)
     many, _ = shuffled_records(adversarial_records(schema), 140)
     data = PrivateData(
-        dataset(many, schema), Ledger(Budget(epsilon=1e3, delta=1e-5)), fast_sampler=quiet
+        dataset(many, schema), Ledger(Budget(epsilon=1e3, delta=1e-5)), fast_sampler=silent
     )
     steps = data.poisson_steps(
         0.5, 20, 9.0, bound=enforced_bound(phi), label="s", dimension=phi.segments * phi.dim
@@ -775,7 +674,7 @@ def situations(draw) -> tuple[str, Tensor, list[int], int]:
 
 
 @given(situation=situations(), whole=st.booleans())
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=500)
 def test_any_neighbour_of_any_records_in_any_division(situation, whole):
     name, chosen, cuts, place = situation
     schema, phi = made(name)

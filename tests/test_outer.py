@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from runs import ENTRIES, still
 from sfumato.data import Batch, Dataset
 from sfumato.errors import BadInput
 from sfumato.privacy import (
@@ -25,8 +26,6 @@ from sfumato.privacy import (
     enforced_bound,
 )
 
-EDGES = [0.0, math.nan, math.inf, -math.inf, 1e-45, 3.4e38, -3.4e38, 1.0, -1.0]
-ENTRIES = st.one_of(st.sampled_from(EDGES), st.floats(width=32), st.floats(-2, 2, width=32))
 ROWS = hnp.arrays(np.float32, st.tuples(st.integers(1, 4), st.just(5)), elements=ENTRIES)
 
 
@@ -60,14 +59,14 @@ def products(phi: OuterMap, rows: np.ndarray, labels: np.ndarray | None = None) 
 
 
 @given(rows=ROWS, left=st.floats(1e-6, 1e6), right=st.floats(1e-6, 1e6), symmetric=st.booleans())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_no_product_is_longer_than_what_is_charged(rows, left, right, symmetric):
     phi = Split(left, left if symmetric else right, symmetric=symmetric)
     assert (np.linalg.norm(products(phi, rows), axis=1) <= enforced_bound(phi)).all()
 
 
 @given(rows=ROWS, codes=st.lists(st.integers(0, 1), min_size=4, max_size=4))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_replacing_a_record_moves_a_second_moment_by_root_two_at_most(rows, codes):
     phi = Split(1.0, 1.0, symmetric=True)
     one = products(phi, rows, np.array(codes[: len(rows)]))
@@ -135,9 +134,6 @@ def test_the_wall_releases_a_second_moment_with_the_noise_it_charged():
         def factors(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
             rows = batch.pixels().flatten(1)
             return rows, rows
-
-    def still(count, scale, on_fraction=None):
-        return np.zeros(count, np.int64)
 
     budget = Budget(epsilon=1e3, delta=1e-5)
     data = PrivateData(Dataset.from_arrays(images), Ledger(budget), discrete_sampler=still)

@@ -9,11 +9,13 @@ import signal
 import sqlite3
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
+from runs import charge
 from sfumato.errors import BadInput, CorruptArtifact, OutOfResources, PlanMismatch, RunConflict
 from sfumato.methods.run import SavedRun, claim, holds_nothing
 from sfumato.privacy import Charge, Release, RunStore
@@ -21,13 +23,21 @@ from sfumato.privacy import claim as claims
 from sfumato.privacy.store import STORE, Question, SavedStore
 from stores import store_in
 
-SUM = Charge(label="the sum", bound=1.0, noise_multiplier=2.0, dimension=6)
-STEPS = Charge(label="steps", bound=1.0, noise_multiplier=2.0, rate=0.5, steps=4, dimension=3)
+SUM = charge(2.0, label="the sum", bound=1.0, dimension=6)
+STEPS = charge(2.0, label="steps", rate=0.5, steps=4, dimension=3)
 
 
 def a_release(seed: int = 0, charge: Charge = SUM) -> Release:
     units = torch.randint(-(2**40), 2**40, (2, 3), generator=torch.Generator().manual_seed(seed))
     return Release(units=units, grid=2.0**-18, charge=charge)
+
+
+def kept_in(folder: Path) -> Path:
+    """A folder whose store holds one answer and is closed."""
+    store = store_in(folder, SUM)
+    store.keep(a_release())
+    store.close()
+    return folder
 
 
 def edit(folder: Path, statement: str, *values: object) -> None:
@@ -62,29 +72,24 @@ def test_a_label_is_answered_once_and_for_ever(tmp_path):
     assert torch.equal(store.find(SUM).units, a_release().units)
 
 
-def test_what_was_not_promised_is_not_asked(tmp_path):
+def test_what_was_not_promised_is_not_asked_and_a_promise_is_kept_to_the_last_digit(tmp_path):
     store = store_in(tmp_path, SUM)
     with pytest.raises(PlanMismatch, match="not promised"):
         store.settled(STEPS)
-    with pytest.raises(CorruptArtifact, match="another plan"):
-        store.settled(Charge(label="the sum", bound=1.0, noise_multiplier=1.9, dimension=6))
+    for change in ({"noise_multiplier": 1.9}, {"bound": 1.001}):
+        with pytest.raises(CorruptArtifact, match="another plan"):
+            store.settled(replace(SUM, **change))
 
 
 def test_an_answer_keeps_the_charge_it_was_paid_with(tmp_path):
     # Another version of the software may add a little slack to a bound: the saved charge is the truth.
     store = store_in(tmp_path, SUM)
     store.keep(a_release())
-    now = Charge(label="the sum", bound=1.001, noise_multiplier=2.0000001, dimension=6)
+    now = replace(SUM, bound=1.001, noise_multiplier=2.0000001)
     assert store.settled(now) == SUM
     assert store.find(now).charge == SUM
     with pytest.raises(CorruptArtifact, match="another plan"):
-        store.settled(Charge(label="the sum", bound=1.0, noise_multiplier=2.0, dimension=7))
-
-
-def test_a_promise_without_an_answer_is_kept_to_the_last_digit(tmp_path):
-    store = store_in(tmp_path, SUM)
-    with pytest.raises(CorruptArtifact, match="another plan"):
-        store.settled(Charge(label="the sum", bound=1.001, noise_multiplier=2.0, dimension=6))
+        store.settled(replace(SUM, dimension=7))
 
 
 @pytest.mark.parametrize(
@@ -100,10 +105,10 @@ def test_a_promise_without_an_answer_is_kept_to_the_last_digit(tmp_path):
     ],
 )
 def test_a_mixed_or_changed_state_is_refused(damage, word, tmp_path):
-    others = [Charge(label=str(i), bound=1.0, noise_multiplier=2.0, dimension=6) for i in range(3)]
+    others = [charge(2.0, label=str(i), dimension=6) for i in range(3)]
     store = store_in(tmp_path, *others)
-    for number, charge in enumerate(others):
-        store.keep(a_release(number, charge))
+    for number, one in enumerate(others):
+        store.keep(a_release(number, one))
     assert len(list(store.answers())) == 3
     store.close()
     edit(tmp_path, damage)
@@ -155,9 +160,7 @@ def test_a_file_that_is_no_store_is_refused_or_was_never_begun(content, tmp_path
 
 
 def test_a_cut_or_overwritten_store_is_refused(tmp_path):
-    store = store_in(tmp_path, SUM)
-    store.keep(a_release())
-    store.close()
+    kept_in(tmp_path)
     whole = (tmp_path / STORE).read_bytes()
     for damaged in (whole[:-4096], whole[:5000], whole[:100] + bytes(4096) + whole[4196:]):
         (tmp_path / STORE).write_bytes(damaged)
@@ -166,14 +169,6 @@ def test_a_cut_or_overwritten_store_is_refused(tmp_path):
 
 
 # -- one process ---------------------------------------------------------------------------------------------------------
-
-
-def test_a_folder_is_claimed_by_one_process_at_a_time(tmp_path):
-    first = store_in(tmp_path / "run")
-    with pytest.raises(RunConflict, match="Another process"):
-        RunStore(tmp_path / "run")
-    first.close()
-    RunStore(tmp_path / "run").close()
 
 
 CLAIM = """
@@ -186,7 +181,7 @@ time.sleep(600)
 """
 
 
-def test_a_killed_process_lets_go_of_its_folder(tmp_path):
+def test_a_folder_is_claimed_by_one_process_at_a_time_and_a_killed_one_lets_go(tmp_path):
     child = subprocess.Popen(
         [sys.executable, "-c", CLAIM, tmp_path / "run"], stdout=subprocess.PIPE, text=True
     )
@@ -196,6 +191,8 @@ def test_a_killed_process_lets_go_of_its_folder(tmp_path):
     os.kill(child.pid, signal.SIGKILL)
     child.wait()
     store = claim(tmp_path / "run", {}, resume=False)  # its leftovers count as nothing
+    with pytest.raises(RunConflict, match="Another process"):
+        RunStore(tmp_path / "run")  # not twice in one process either
     assert not store.begun
     store.close()
 
@@ -236,9 +233,7 @@ def test_a_network_file_system_is_refused(tmp_path, monkeypatch):
 
 
 def test_run_folders_are_for_their_owner_alone(tmp_path):
-    store = store_in(tmp_path / "run", SUM)
-    store.keep(a_release())
-    store.close()
+    kept_in(tmp_path / "run")
     assert (tmp_path / "run").stat().st_mode & 0o777 == 0o700
     assert {p.stat().st_mode & 0o777 for p in (tmp_path / "run").iterdir()} == {0o600}
 
@@ -250,7 +245,7 @@ def test_a_full_disk_loses_nothing_and_keeps_nothing_by_half(tmp_path):
     store = store_in(tmp_path, SUM)
     pages = store._connection.execute("PRAGMA page_count").fetchone()[0]
     store._connection.execute(f"PRAGMA max_page_count = {pages + 1}")
-    large = Charge(label="the sum", bound=1.0, noise_multiplier=2.0, dimension=60_000)
+    large = charge(2.0, label="the sum", bound=1.0, dimension=60_000)
     big = Release(units=torch.ones(1, 60_000, dtype=torch.int64), grid=1.0, charge=large)
     with pytest.raises(OutOfResources, match="disk is full"):
         store.keep(big)

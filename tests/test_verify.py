@@ -7,37 +7,33 @@ import json
 import shutil
 import sqlite3
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
-import numpy as np
 import pytest
-from click.testing import CliRunner
 
-from sfumato.cli import main as cli
-from sfumato.data import Dataset
-from sfumato.methods import SavedRun, get_method
-from sfumato.privacy import Budget
+from runs import refused, succeed
+from runs import run as ask
+from sfumato.methods import SavedRun, find_methods
 from sfumato.report import write_report
 from sfumato.report.verify import verify
+from sfumato.testing.methods import BUDGET, small_images
 
-SETTINGS = {
-    "merf": {"features": 64, "steps": 6, "batch": 20, "hidden": 16, "block": 16},
-    "gan": {"rate": 0.5, "steps": 6, "batch": 12, "latent": 4, "width": 4},
-}
+METHODS = ("merf", "gan")
 OLD = Path(__file__).parent / "runs-0.1.0.zip"
 
 
 def fitted(name: str, folder: Path, seed: int = 0) -> Path:
-    pixels = np.random.default_rng(seed).integers(0, 256, (60, 1, 8, 8), dtype=np.uint8)
-    data = Dataset.from_arrays(pixels, np.arange(60) % 3, classes=3)
-    get_method(name)(**SETTINGS[name]).fit(data, Budget(epsilon=2.0, delta=1e-4), out=folder)
+    method = find_methods()[name]
+    method(**method.TINY).fit(small_images(seed=seed), BUDGET, out=folder)
     return folder
 
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("made")
-    runs = {name: fitted(name, folder / name) for name in SETTINGS}
+    runs = {name: fitted(name, folder / name) for name in METHODS}
     runs["other"] = fitted("merf", folder / "other", seed=1)
     write_report(runs["merf"])
     write_report(runs["other"])
@@ -56,20 +52,23 @@ def edit(run: Path, *statements: str) -> None:
 
 
 def told(run: Path) -> tuple[int, str]:
-    result = CliRunner().invoke(cli.app, ["verify", str(run)])
+    result = ask("verify", run)
     assert "Traceback" not in result.output
     return result.exit_code, result.stdout.strip().splitlines()[-1] if result.stdout else ""
 
 
-@pytest.mark.parametrize("name", SETTINGS)
+def swap(run: Path, other: Path, *statements: str) -> None:
+    edit(run, f"ATTACH '{other / 'run.sqlite'}' AS other", *statements)
+
+
+@pytest.mark.parametrize("name", METHODS)
 def test_an_untouched_run_passes(name, made):
     found = verify(made[name])
     assert [c.sentence for c in found.checks if not c.passed] == []
     code, verdict = told(made[name])
     assert code == 0
     assert verdict.startswith("PASS")
-    result = CliRunner().invoke(cli.app, ["verify", str(made[name]), "--json"])
-    assert json.loads(result.stdout)["passed"] is True
+    assert json.loads(succeed("verify", made[name], "--json").stdout)["passed"] is True
 
 
 def test_every_run_of_version_0_1_0_passes(tmp_path):
@@ -80,12 +79,42 @@ def test_every_run_of_version_0_1_0_passes(tmp_path):
         assert [c.sentence for c in found.checks if not c.passed] == [], old
 
 
-def test_an_edited_epsilon_in_the_file_is_not_the_stores(run):
+def edited_statement(run: Path, other: Path) -> None:
     path = run / "statement.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"epsilon": 0.001}))
+
+
+def foreign(name: str) -> Callable[[Path, Path], Any]:
+    return lambda run, other: shutil.copy(other / name, run / name)
+
+
+@pytest.mark.parametrize(
+    ("change", "word"),
+    [
+        (edited_statement, "statement.json is not what the store says"),
+        (
+            lambda run, other: swap(
+                run, other, "UPDATE answers SET value = (SELECT value FROM other.answers)"
+            ),
+            "were changed",
+        ),
+        (
+            lambda run, other: swap(
+                run, other, "DELETE FROM parts", "INSERT INTO parts SELECT * FROM other.parts"
+            ),
+            "do not belong together",
+        ),
+        (foreign("generator.safetensors"), "another generator"),
+        (foreign("report.html"), "made of another run"),
+    ],
+    ids=["statement", "release", "generator in the store", "generator", "report"],
+)
+def test_what_was_edited_or_comes_from_another_run_is_named(change, word, run, made):
+    change(run, made["other"])
     code, verdict = told(run)
-    assert (code, "statement.json is not what the store says" in verdict) == (5, True)
-    assert SavedRun(run).statement.epsilon > 1.9  # nobody reads the edited one
+    assert (code, word in verdict) == (5, True)
+    if change is edited_statement:
+        assert SavedRun(run).statement.epsilon > 1.9  # nobody reads the edited one
 
 
 def test_an_edited_epsilon_in_the_store_costs_more_than_it_says(run):
@@ -112,34 +141,10 @@ def test_less_noise_than_stated_is_noticed(run):
     assert not found["noise"].passed
 
 
-def test_a_swapped_release_breaks_the_chain(run, made):
-    with contextlib.closing(sqlite3.connect(run / "run.sqlite")) as db, db:
-        db.execute("ATTACH ? AS other", (str(made["other"] / "run.sqlite"),))
-        db.execute("UPDATE answers SET value = (SELECT value FROM other.answers)")
-    code, verdict = told(run)
-    assert code == 5
-    assert "were changed" in verdict
-
-
 def test_a_lost_release_is_missed(run):
     edit(run, "DELETE FROM answers")
     found = {c.name: c for c in verify(run).checks}
     assert "0 of 1 promised answers" in found["releases"].sentence
-
-
-def test_a_foreign_generator_is_named(run, made):
-    shutil.copy(made["other"] / "generator.safetensors", run / "generator.safetensors")
-    code, verdict = told(run)
-    assert (code, "another generator" in verdict) == (5, True)
-
-
-def test_a_foreign_generator_in_the_store_does_not_belong_there(run, made):
-    with contextlib.closing(sqlite3.connect(run / "run.sqlite")) as db, db:
-        db.execute("ATTACH ? AS other", (str(made["other"] / "run.sqlite"),))
-        db.execute("DELETE FROM parts")
-        db.execute("INSERT INTO parts SELECT * FROM other.parts")
-    code, verdict = told(run)
-    assert (code, "do not belong together" in verdict) == (5, True)
 
 
 @pytest.mark.parametrize("name", ["statement.json", "generator.safetensors", "samples.png"])
@@ -149,15 +154,9 @@ def test_a_missing_file_is_written_again_by_export(name, run):
     code, verdict = told(run)
     assert (code, f"{name} is missing" in verdict) == (5, True)
     assert "sfumato export" in verdict
-    assert CliRunner().invoke(cli.app, ["export", str(run)]).exit_code == 0
+    succeed("export", run)
     assert (run / name).read_bytes() == whole
     assert told(run)[0] == 0
-
-
-def test_a_report_of_another_run_is_noticed(run, made):
-    shutil.copy(made["other"] / "report.html", run / "report.html")
-    code, verdict = told(run)
-    assert (code, "made of another run" in verdict) == (5, True)
 
 
 def test_a_run_of_a_later_version_is_left_to_it(run):
@@ -176,9 +175,8 @@ def test_what_is_no_finished_run_gets_one_sentence(run, tmp_path):
 
 def test_an_export_to_hand_on_is_whole_and_never_over_something(run, tmp_path):
     out = tmp_path / "to hand on"
-    result = CliRunner().invoke(cli.app, ["export", str(run), "--out", str(out)])
-    assert result.exit_code == 0, result.output
+    succeed("export", run, "--out", out)
     assert {p.name for p in out.iterdir()} == set(SavedRun(run).exports())
     assert all((out / n).read_bytes() == c for n, c in SavedRun(run).exports().items())
-    assert CliRunner().invoke(cli.app, ["export", str(run), "--out", str(out)]).exit_code == 6
+    refused(6, "export", run, "--out", out)
     assert not [p for p in tmp_path.iterdir() if p.name.endswith(".part")]

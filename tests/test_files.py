@@ -16,7 +16,7 @@ import torch
 from safetensors.torch import save_file
 
 from sfumato import files as storage
-from sfumato.errors import BadInput, CorruptArtifact, OutOfResources, SfumatoError
+from sfumato.errors import BadInput, CorruptArtifact, OutOfResources
 from sfumato.files import (
     atomic_folder,
     atomic_path,
@@ -122,6 +122,8 @@ def test_a_folder_comes_whole_or_not_at_all(tmp_path: Path) -> None:
     assert names(tmp_path) == ["run"]
     assert {p.name: mode_of(p) for p in (tmp_path / "run").iterdir()} == {"a": 0o600, "b": 0o600}
     assert mode_of(tmp_path / "run") == 0o700
+    make_folder(tmp_path / "run", mode=0o644)  # what exists keeps its permissions
+    assert mode_of(tmp_path / "run") == 0o700
     with pytest.raises(KeyboardInterrupt), atomic_folder(tmp_path / "other") as folder:  # noqa: PT012
         (folder / "a").write_text("half")
         raise KeyboardInterrupt
@@ -129,12 +131,6 @@ def test_a_folder_comes_whole_or_not_at_all(tmp_path: Path) -> None:
         pass
     assert names(tmp_path) == ["run"]
     assert not storage._OPEN
-
-
-def test_a_folder_that_exists_keeps_its_permissions(tmp_path: Path) -> None:
-    (tmp_path / "a").mkdir(mode=0o755)
-    make_folder(tmp_path / "a", mode=0o600)
-    assert mode_of(tmp_path / "a") == 0o755
 
 
 # ── what cannot be written or read ────────────────────────────────────────────────────────────────────────────────────
@@ -158,40 +154,28 @@ def hostile(folder: Path) -> list[Path]:
         Path("/dev/null"),
         Path("/proc/none"),
         Path(),
-        Path(),
     ]
 
 
-def test_paths_that_cannot_be_written_get_one_sentence_and_stay_as_they_are(tmp_path: Path) -> None:
+def test_paths_that_cannot_be_used_get_one_sentence_no_wait_and_stay_as_they_are(
+    tmp_path: Path,
+) -> None:
     paths = hostile(tmp_path)
     before = names(tmp_path)
     for path in paths:
         with pytest.raises(BadInput, match="Cannot write"):
             write_text(path, "x")
+        for read in (check_file, read_json, sha256_of):
+            with pytest.raises(BadInput):
+                read(path)
     assert names(tmp_path) == before
     assert stat.S_ISCHR(Path("/dev/null").stat().st_mode)
     assert not storage._OPEN
 
 
-def test_paths_that_cannot_be_read_get_one_sentence_and_no_wait(tmp_path: Path) -> None:
-    for path in hostile(tmp_path):
-        for read in (check_file, read_json, sha256_of):
-            with pytest.raises(BadInput):
-                read(path)
-
-
 @pytest.mark.parametrize(
     "text",
-    [
-        b"",
-        b"{",
-        b"\xff\xfe",
-        b"[" * 200_000,
-        b"1" * 5000,
-        b'{"a": NaN}',
-        b"[-Infinity]",
-        b"\0",
-    ],
+    [b"", b"{", b"\xff\xfe", b"[" * 200_000, b"1" * 5000, b'{"a": NaN}', b"[-Infinity]", b"\0"],
     ids=repr,
 )
 def test_what_is_no_json_is_a_damaged_file(tmp_path: Path, text: bytes) -> None:
@@ -394,8 +378,3 @@ def test_a_forked_child_does_not_tidy_up_what_its_parent_writes(tmp_path: Path) 
         os.waitpid(child, 0)
         temporary.write_text("whole")
     assert (tmp_path / "a").read_text() == "whole"
-
-
-def test_every_refusal_is_an_error_of_ours() -> None:
-    assert issubclass(OutOfResources, SfumatoError)
-    assert OutOfResources.exit_code == 7
