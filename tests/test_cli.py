@@ -41,6 +41,7 @@ VERBS = (
     "report",
     "verify",
     "export",
+    "ledger",
     "compare",
     "data",
     "new-method",

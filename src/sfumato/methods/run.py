@@ -361,6 +361,10 @@ def claim(path: Path | str, config: Mapping[str, Any], *, resume: bool) -> RunSt
     folder = as_path(path)
     store = RunStore(folder)
     try:
+        if store.abandoned:
+            raise RunConflict(
+                f"The run in {folder} was given up by `sfumato ledger release-unused` and cannot go on; choose another folder."
+            )
         if store.begun:
             if not resume:
                 raise _taken(folder)
