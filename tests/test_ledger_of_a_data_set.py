@@ -126,6 +126,7 @@ def test_all_charges_are_priced_as_one_mechanism_at_the_ledgers_delta(tmp_path):
     together = epsilon_of((SUM, STEPS, STEPS), 1e-6, Neighbours.ZERO_OUT)
     alone = sum(epsilon_of((c,), 1e-6, Neighbours.ZERO_OUT) for c in (SUM, STEPS, STEPS))
     assert spent(folder) == pytest.approx(together, rel=2e-3)
+    assert "decided on in advance" in run("ledger", "show", folder).stdout
     assert spent(folder) < 0.95 * alone
 
 
@@ -459,6 +460,21 @@ def test_only_what_was_never_asked_is_given_back(ledger, tmp_path, answered):
         merf().fit(pictures(), ONE, out=out, ledger=ledger, resume=True)
 
 
+def test_a_run_that_never_began_gives_everything_back_and_stays_given_up(
+    ledger, tmp_path, monkeypatch
+):
+    data, out = pictures(), tmp_path / "run"
+    with monkeypatch.context() as patch:
+        patch.setattr(Reservation, "recognise", die)
+        in_child(lambda: merf().fit(data, ONE, out=out, ledger=ledger))
+    assert spent(ledger) == pytest.approx(1.0)
+    with DataSetLedger(ledger) as book:
+        assert len(book.release_unused(out)[0]) == 1
+    assert spent(ledger) == 0
+    with pytest.raises(RunConflict, match="given up"):
+        merf().fit(data, ONE, out=out, ledger=ledger)
+
+
 def test_a_copy_of_a_run_that_was_given_up_cannot_go_on(ledger, tmp_path, monkeypatch):
     data, out = pictures(), tmp_path / "run"
     unfinished(data, out, ledger, monkeypatch)
@@ -596,6 +612,8 @@ def test_show_tells_runs_bar_and_what_another_would_bring(ledger, tmp_path):
     assert [set(r) for r in told["runs"]] == [
         {"run", "label", "method", "epsilon", "sums", "state"}
     ]
+    assert told["adaptive"] is True  # Gaussian sums compose whoever chooses them
+    assert "in advance" not in text
     assert told["runs"][0]["epsilon"] == pytest.approx(1.0)
     assert told["spent"] + told["left"] == pytest.approx(1.6)
 
@@ -619,6 +637,9 @@ def test_resume_and_train_again_cost_nothing_and_say_so(ledger, tmp_path, monkey
     assert "this cost nothing" in done.stdout
     assert spent(ledger) == pytest.approx(1.0)
     assert run("verify", out).exit_code == 0
+    assert run("report", out).exit_code == 0
+    with DataSetLedger(ledger) as book:
+        assert book.runs()[0].run[:8] in (out / "report.html").read_text()
 
 
 # -- damage ---------------------------------------------------------------------------------------------------------

@@ -97,6 +97,11 @@ def show(folder: Path, as_json: bool) -> None:
     else:
         click.echo("No run stands in this ledger.")
     click.echo(f"{_bar(told['spent'], told['epsilon'])} {status(told)}")
+    if not told["adaptive"]:
+        click.echo(
+            "Some of it are Poisson-sampled steps, so the figure is that of runs decided on in advance, not by looking at "
+            "earlier results."
+        )
     for another in told["another"]:
         verdict = "" if another["fits"] else ", which is too much"
         click.echo(
@@ -149,6 +154,7 @@ def told_ledger(book: DataSetLedger) -> dict[str, Any]:
         **limit.to_json(),
         "spent": spent,
         "left": max(0.0, limit.epsilon - spent),
+        "adaptive": book.adaptive,
         "runs": [
             {
                 "run": run.run,

@@ -11,6 +11,7 @@ ledger paid with what was promised; save, load, refit, sample. A method sees a `
 
 from __future__ import annotations
 
+import contextlib
 import io
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -30,7 +31,7 @@ from sfumato.data import Dataset, Schema
 from sfumato.data.inspection import refuse_implausible
 from sfumato.data.pictures import sample_grid
 from sfumato.data.sources import Array, Rows, Source
-from sfumato.errors import BadInput, CorruptArtifact, PlanMismatch, RunConflict
+from sfumato.errors import BadInput, CorruptArtifact, PlanMismatch, RunConflict, SfumatoError
 from sfumato.generators.training import Part, Training
 from sfumato.methods.counts import apportion
 from sfumato.methods.registry import MethodInfo, get_method, known
@@ -400,7 +401,10 @@ class Method(Learnt, Configured, ABC):
                 reservation.finish()
         except BaseException:
             if reservation is not None:
-                reservation.withdraw()
+                with contextlib.suppress(
+                    SfumatoError
+                ):  # it stands then; why the fit failed is told
+                    reservation.withdraw()
             raise
         finally:
             if reservation is not None:

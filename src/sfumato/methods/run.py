@@ -275,6 +275,12 @@ class SavedRun:
             return str(self._store.fact("seal"))
         return sha256_of(self.path / "manifest.json")
 
+    @property
+    def ledger_name(self) -> str:
+        """The random name under which the run stands in a ledger of its data set; empty where it stands in none."""
+        entry = None if self._store is None else self._store.entry
+        return "" if entry is None else str(entry.get("run"))[:8]
+
     def exports(self) -> dict[str, bytes]:
         """What people read, by file name, as the store tells it; empty for runs of version 0.1.0, which have nothing else."""
         if self._store is None:

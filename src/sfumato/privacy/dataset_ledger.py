@@ -14,6 +14,11 @@ would pass its limit. (ε, δ) of the runs are never added; what a run's own δ 
 
 A crash in between leaves a reservation too many, never one too few: the same run folder finds it again.
 
+**What is proved.** Runs that are planned in advance compose as the accountant says, whatever they are. If later runs are chosen
+by looking at earlier results, their noise and steps included, the figure still holds for Gaussian sums over all records (Smith
+and Thakurta 2022: of them only Σ μ² counts, and the limit bounds it). With Poisson-sampled steps it need not: stopping when a
+composed privacy curve is reached is no valid filter in general (arXiv 2602.06756). `adaptive` tells which it is.
+
 **One reservation, one run.** The run's store has a random name in the ledger and a token, its *turn*, which changes in both
 places whenever the run is entered or begun; while a process works on it, it holds a lock beside the ledger. So of several
 copies of an unfinished run one can go on: the others hold an old turn and are refused. What remains: a copy that is taken
@@ -98,7 +103,8 @@ class LedgerRun:
 class DataSetLedger:
     """The ledger in a folder, opened. Use it in a `with` statement, or `close` it.
 
-    **Guarantee**: all charges of all its runs, as one mechanism, cost at most `limit`, at its δ and under its relation.
+    **Guarantee**: all charges of all its runs, as one mechanism, cost at most `limit`, at its δ and under its relation; for runs
+    that were chosen by looking at the results of others, while `adaptive`.
     """
 
     def __init__(self, folder: Path | str) -> None:
@@ -186,6 +192,11 @@ class DataSetLedger:
         """ε of everything reserved, at the ledger's δ: an upper bound."""
         return spent_on(self.charges(), self.limit)
 
+    @property
+    def adaptive(self) -> bool:
+        """Whether the figure also holds for runs whose noise and steps were chosen by looking at earlier results."""
+        return all(c.rate == 1.0 for c in self.charges())
+
     def after(self, epsilon: float) -> float:
         """ε of everything with one more run of one Gaussian sum at (`epsilon`, the ledger's δ)."""
         another = _one_sum(replace(self.limit, epsilon=epsilon))
@@ -225,7 +236,8 @@ class DataSetLedger:
             with self._transaction() as db:
                 new = self._find(entry["run"]) is None
                 entry = self._enter(db, store, entry, wanted, method)
-            store.write_entry(entry)
+            if not new:  # a new one has its turn already, and nothing can fail any more
+                store.write_entry(entry)
         except Exception as error:
             lock.drop(remove=not known)
             if not known:
