@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
+from sfumato.cli.ledger import status, told_ledger
 from sfumato.cli.options import (
     FACTS,
     as_plain,
@@ -243,6 +244,13 @@ def plan(
 @click.option(
     "--resume", is_flag=True, help="Go on with an unfinished run; nothing is spent twice."
 )
+@click.option(
+    "--ledger",
+    "ledger_folder",
+    metavar="DIR",
+    type=click.Path(path_type=Path),
+    help="Reserve this run in the data set's ledger before a row is read, or be refused (sfumato ledger init).",
+)
 @click.option("--allow-empty", is_flag=True, help="Go on though a class has no record.")
 @facts_options
 @output_options
@@ -261,6 +269,7 @@ def fit(
     seed: int,
     settings: tuple[str, ...],
     resume: bool,
+    ledger_folder: Path | None,
     allow_empty: bool,
     quiet: bool,
     as_json: bool,
@@ -273,6 +282,7 @@ def fit(
       sfumato fit merf --data fashion-mnist:train --epsilon 1 --delta 1e-5 --out runs/first
       sfumato fit merf --data digits:train --epsilon 2 --delta 1e-5 --out runs/digits --set steps=500
       sfumato fit merf --data photos/ --image-size 32 --channels 3 --epsilon 4 --delta 1e-6 --out runs/photos
+      sfumato fit merf --data photos/ --image-size 32 --epsilon 1 --delta 1e-6 --out runs/one --ledger ledgers/photos
       sfumato fit merf --from-release runs/first --set steps=6000 --out runs/longer
     """
     progress = progress_for(quiet)
@@ -297,9 +307,15 @@ def fit(
         budget = budget_of(epsilon, delta, neighbours)
         synthesizer = synthesizer_of(method, given, seed)
         resume = check_run_folder(out, resume)
-        data = load_data(spec, progress, **parse_facts(**facts))
+        stated = parse_facts(**facts)
+        data = load_data(spec, progress, **stated)
         public = _public(public_spec, data.schema, progress)
-        if budget.neighbours.size_is_public:
+        if ledger_folder is not None:
+            from sfumato.data import schema_of
+
+            # Not even to count is a row read before the run is reserved.
+            warn_large_delta(budget, schema_of(spec, **stated)[1])
+        elif budget.neighbours.size_is_public:
             warn_large_delta(budget, len(data))
         synthesizer.fit(
             data,
@@ -308,12 +324,15 @@ def fit(
             out=out,
             resume=resume,
             allow_empty=allow_empty,
+            ledger=ledger_folder,
             progress=progress,
         )
         made = f"{method} from {spec}"
     statement = synthesizer.statement_
+    booked = None if ledger_folder is None else _told_ledger(ledger_folder)
     if as_json:
-        print_json({"run": str(out), "statement": as_plain(statement)})
+        told = {"run": str(out), "statement": as_plain(statement)}
+        print_json(told if booked is None else {**told, "ledger": booked})
         return
     if quiet:
         click.echo(out)
@@ -321,6 +340,14 @@ def fit(
     product = "classifier" if synthesizer.info.makes == "classifier" else "generator"
     click.echo(f"Made {out}: a {product} by {made}.")
     click.echo(click.wrap_text(statement.paragraph(), width=100))
+    if booked is not None:
+        if earlier is not None:
+            said = "Training again costs nothing; nothing was reserved. "
+        elif resume:
+            said = "A resumed run uses its reservation and costs nothing more. "
+        else:
+            said = ""
+        click.echo(f"{said}Ledger {ledger_folder}: {status(booked)}")
     real = spec.removesuffix(":train") + ":test" if spec.endswith(":train") else "REAL"
     run = shlex.quote(str(out))
     click.echo("Next:")
@@ -331,6 +358,13 @@ def fit(
         click.echo(f"  sfumato explain {run} --data {real} --out why.html")
     click.echo(f"  sfumato report {run}")
     click.echo(f"  sfumato verify {run}")
+
+
+def _told_ledger(folder: Path) -> dict[str, Any]:
+    from sfumato.privacy import DataSetLedger
+
+    with DataSetLedger(folder) as book:
+        return told_ledger(book)
 
 
 def _public(spec: str | None, like: Schema, progress: Progress) -> Dataset | None:
@@ -417,7 +451,11 @@ def sample(
         synthetic = synthesizer.sample(n, seed=seed, keep=keep)
         stage.advance(n)
     synthetic.save(out)
-    click.echo(out if quiet else f"Made {out}: {n:,} synthetic records from {run} (seed {seed}).")
+    click.echo(
+        out
+        if quiet
+        else f"Made {out}: {n:,} synthetic records from {run} (seed {seed}); this cost nothing."
+    )
 
 
 def _check_sample_path(out: Path, overwrite: bool) -> None:

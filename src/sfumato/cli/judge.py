@@ -128,7 +128,9 @@ def evaluate(
             for metric in result["metrics"]
         ],
     )
-    click.echo(f"{result['metrics_are'].capitalize()}, unless it says “synthetic data only”.")
+    click.echo(
+        f"{result['metrics_are'].capitalize()}, unless it says “synthetic data only”. Measuring costs no budget."
+    )
     if run is not None and not quiet:
         following = page or f"Next: sfumato report {shlex.quote(target)}"
         click.echo(f"Kept in {run / 'metrics.json'}. {following}")

@@ -42,6 +42,7 @@ COMMANDS = (
     "judge:report",
     "run:verify",
     "run:export",
+    "ledger:ledger",
     "compare:compare",
     "data:data",
     "new_method:new_method",

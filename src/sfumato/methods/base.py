@@ -11,6 +11,7 @@ ledger paid with what was promised; save, load, refit, sample. A method sees a `
 
 from __future__ import annotations
 
+import contextlib
 import io
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -30,7 +31,7 @@ from sfumato.data import Dataset, Schema
 from sfumato.data.inspection import refuse_implausible
 from sfumato.data.pictures import sample_grid
 from sfumato.data.sources import Array, Rows, Source
-from sfumato.errors import BadInput, CorruptArtifact, PlanMismatch, RunConflict
+from sfumato.errors import BadInput, CorruptArtifact, PlanMismatch, RunConflict, SfumatoError
 from sfumato.generators.training import Part, Training
 from sfumato.methods.counts import apportion
 from sfumato.methods.registry import MethodInfo, get_method, known
@@ -40,12 +41,14 @@ from sfumato.methods.selection import check_keep, most_likely
 from sfumato.methods.settings import LARGEST_SEED, Configured, check_number, check_seed, setting
 from sfumato.privacy import (
     Budget,
+    DataSetLedger,
     Gate,
     Ledger,
     Plan,
     PrivacyStatement,
     PrivateData,
     Query,
+    Reservation,
     RunStore,
     epsilon_of,
     refuse_overlap,
@@ -257,6 +260,7 @@ class Method(Learnt, Configured, ABC):
         out: Path | str | None = None,
         resume: bool = False,
         allow_empty: bool = False,
+        ledger: Path | str | None = None,
         progress: Progress | None = None,
     ) -> Self:
         """Learn from `data` within `budget`.
@@ -266,6 +270,8 @@ class Method(Learnt, Configured, ABC):
         `public` is a data set that may be read freely, for the methods that use one. With `out`, the run folder is written
         as the work goes on, and `resume=True` goes on with an interrupted one: a release that was saved is not made again,
         so nothing is spent twice.
+        `ledger` is the folder of the data set's ledger (`privacy.dataset_ledger`): before a row is read, even to count, the plan
+        is reserved in it, together with all earlier runs on the same data, or refused.
         """
         schema = data.schema
         self.check(schema)
@@ -276,7 +282,7 @@ class Method(Learnt, Configured, ABC):
             raise BadInput(
                 f"{data.name} is given as private and as public data at once, which voids the guarantee; give other public data."
             )
-        return self._learn(data, budget, public, None, out, resume, progress, allow_empty)
+        return self._learn(data, budget, public, None, out, resume, progress, allow_empty, ledger)
 
     def _refuse_private(self, data: Dataset, public: Dataset | None) -> None:
         """Raise if private records stand in the public data, or in what a file named in the settings was made of."""
@@ -344,6 +350,7 @@ class Method(Learnt, Configured, ABC):
         resume: bool,
         progress: Progress | None,
         allow_empty: bool = True,
+        ledger: Path | str | None = None,
     ) -> Self:
         """`fit`, or with an `earlier` run, whose releases are taken over, `refit`."""
         progress = progress or Progress()
@@ -352,25 +359,35 @@ class Method(Learnt, Configured, ABC):
         known = self._config(schema, budget, data.name, None, public.name if public else None)
         known.pop("data")
         store = RunStore() if out is None else claim(out, known, resume=resume)
+        book = reservation = None
         try:
+            book = None if ledger is None else DataSetLedger(ledger)
             if store.finished:
+                if book is not None:
+                    book.settle(store)
                 store.tidy()
                 export(store, Path(str(out)))
                 with_run = SavedRun(str(out))
                 self._load_from(with_run)
                 with_run.close()
                 return self
+            if earlier is None:
+                reservation = self._reserve(book, store, schema, budget)
             size = self._public_size(data, budget, earlier)
             if earlier is None:
                 refuse_implausible(data, allow_empty=allow_empty)
                 self._refuse_private(data, public)
+            if reservation is not None:
+                reservation.recognise(data)
             known["data"] = {"name": data.name, "size": size}
-            if not store.begun:
-                self._begin(store, schema, budget, earlier, known)
-            elif store.record("config").get("data") != known["data"]:
+            if store.begun and store.record("config").get("data") != known["data"]:
                 raise RunConflict(
                     f"{out} was begun with other settings (data); resume with the same ones or choose another folder."
                 )
+            if reservation is not None:
+                reservation.begin()
+            if not store.begun:
+                self._begin(store, schema, budget, earlier, known)
             if earlier is not None:
                 store.adopt(earlier.answers())
             self._train(data, store, budget, public, progress)
@@ -380,10 +397,45 @@ class Method(Learnt, Configured, ABC):
                 self._store = store.snapshot()
             else:
                 self._store = store
+            if reservation is not None:
+                reservation.finish()
+        except BaseException:
+            if reservation is not None:
+                with contextlib.suppress(
+                    SfumatoError
+                ):  # it stands then; why the fit failed is told
+                    reservation.withdraw()
+            raise
         finally:
+            if reservation is not None:
+                reservation.close()
+            if book is not None:
+                book.close()
             if store.folder is not None:
                 store.close(abandon=True)
         return self
+
+    def _reserve(
+        self, book: DataSetLedger | None, store: RunStore, schema: Schema, budget: Budget
+    ) -> Reservation | None:
+        """The plan's charges in the data set's ledger; reads no row."""
+        if book is None:
+            if store.entry is not None:
+                raise RunConflict(
+                    f"The run in {store.folder} has a reservation in a data set's ledger; resume it with that (--ledger)."
+                )
+            return None
+        promised = self.promise(schema, budget)
+        if not promised.sound:
+            raise BadInput(
+                "These settings of a paper do not keep the budget they are given, so no ledger can hold them to a limit; leave "
+                "out the setting that makes them unsound, or the ledger."
+            )
+
+        def plan_at(other: Budget) -> Plan:
+            return self.promise(schema, other).charges
+
+        return book.reserve(store, promised.charges, budget, method=self.info.name, plan_at=plan_at)
 
     def _public_size(self, data: Dataset, budget: Budget, earlier: SavedRun | None) -> int | None:
         """The number of records where the relation makes it public; a data set without any is refused."""

@@ -275,6 +275,12 @@ class SavedRun:
             return str(self._store.fact("seal"))
         return sha256_of(self.path / "manifest.json")
 
+    @property
+    def ledger_name(self) -> str:
+        """The random name under which the run stands in a ledger of its data set; empty where it stands in none."""
+        entry = None if self._store is None else self._store.entry
+        return "" if entry is None else str(entry.get("run"))[:8]
+
     def exports(self) -> dict[str, bytes]:
         """What people read, by file name, as the store tells it; empty for runs of version 0.1.0, which have nothing else."""
         if self._store is None:
@@ -361,6 +367,10 @@ def claim(path: Path | str, config: Mapping[str, Any], *, resume: bool) -> RunSt
     folder = as_path(path)
     store = RunStore(folder)
     try:
+        if store.abandoned:
+            raise RunConflict(
+                f"The run in {folder} was given up by `sfumato ledger release-unused` and cannot go on; choose another folder."
+            )
         if store.begun:
             if not resume:
                 raise _taken(folder)

@@ -11,6 +11,7 @@ from sfumato.privacy.bounding import (
     enforced_bound,
 )
 from sfumato.privacy.budget import Budget, Neighbours
+from sfumato.privacy.dataset_ledger import DataSetLedger, LedgerRun, Reservation
 from sfumato.privacy.gate import Gate, Paid, Series
 from sfumato.privacy.gradients import GradientSum, enforced_gradient_bound, records
 from sfumato.privacy.groups import GroupSum, ShardStates, ShardSum, enforced_group_bound
@@ -27,11 +28,13 @@ __all__ = [
     "BoundedSum",
     "Budget",
     "Charge",
+    "DataSetLedger",
     "FeatureMap",
     "Gate",
     "GradientSum",
     "GroupSum",
     "Ledger",
+    "LedgerRun",
     "Neighbours",
     "OuterMap",
     "OuterSum",
@@ -43,6 +46,7 @@ __all__ = [
     "Query",
     "RecordMap",
     "Release",
+    "Reservation",
     "RunStore",
     "Series",
     "ShardStates",

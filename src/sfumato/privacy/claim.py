@@ -39,7 +39,7 @@ class Claim:
                 f"Cannot make {folder}: {why}; choose a folder that can be written to."
             ) from error
         sweep(folder)
-        _refuse_network(folder)
+        refuse_network(folder, "give --out a folder on a local disk and copy the finished run")
         while True:
             self._handle = _opened(folder / LOCK)
             try:
@@ -78,7 +78,7 @@ def _opened(path: Path) -> int:
         ) from error
 
 
-def _refuse_network(folder: Path) -> None:
+def refuse_network(folder: Path, remedy: str) -> None:
     """Locks and syncs may mean nothing on a file system of another machine."""
     try:
         lines = Path("/proc/self/mounts").read_text(encoding="utf-8", errors="replace").splitlines()
@@ -96,6 +96,5 @@ def _refuse_network(folder: Path) -> None:
             place, kind = mount, words[2]
     if kind in _NETWORKS:
         raise BadInput(
-            f"{folder} is on a network file system ({kind}), whose locks cannot keep two processes apart; give --out a folder on "
-            "a local disk and copy the finished run."
+            f"{folder} is on a network file system ({kind}), whose locks cannot keep two processes apart; {remedy}."
         )

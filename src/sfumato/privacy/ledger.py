@@ -32,8 +32,8 @@ class Ledger:
         """Write down `charge`, or raise `BudgetExceeded` and write nothing."""
         with self._lock:
             wanted = (*self._charges, charge)
-            cost = self._cost(wanted)
-            if cost > self.budget.epsilon * _ROUNDING:
+            cost = cost_within(wanted, self.budget)
+            if not fits(cost, self.budget):
                 raise BudgetExceeded(
                     f"Release {charge.label!r} would bring the total to epsilon = {cost:.4g} and the budget is "
                     f"{self.budget.epsilon:.4g}; nothing was released. Use more noise or a larger budget."
@@ -42,17 +42,27 @@ class Ledger:
 
     def spent(self) -> float:
         """ε of everything charged so far, at the budget's δ and relation."""
-        charges, cost = self.charges, self._cost(self.charges)
-        if cost > 0.9 * self.budget.epsilon:
-            return cost
-        # Far from the budget its grid is too coarse.
-        return min(cost, epsilon_of(charges, self.budget.delta, self.budget.neighbours))
+        return spent_on(self.charges, self.budget)
 
-    def _cost(self, charges: Plan) -> float:
-        # Near the budget's ε, on the very grid that `calibrate` used: what it found to fit is found to fit again.
-        delta, neighbours, most = self.budget.delta, self.budget.neighbours, self.budget.epsilon
-        cost = epsilon_of(charges, delta, neighbours, near=most)
-        if cost <= most * _ROUNDING:
-            return cost
-        # Every route gives an upper bound, so the least of them holds: a coarser grid must not refuse what fits.
-        return min(cost, epsilon_of(charges, delta, neighbours))
+
+def fits(cost: float, budget: Budget) -> bool:
+    return cost <= budget.epsilon * _ROUNDING
+
+
+def cost_within(charges: Plan, budget: Budget) -> float:
+    """ε of the charges at the budget's δ and relation, to be held against its ε."""
+    # Near the budget's ε, on the very grid that `calibrate` used: what it found to fit is found to fit again.
+    cost = epsilon_of(charges, budget.delta, budget.neighbours, near=budget.epsilon)
+    if fits(cost, budget):
+        return cost
+    # Every route gives an upper bound, so the least of them holds: a coarser grid must not refuse what fits.
+    return min(cost, epsilon_of(charges, budget.delta, budget.neighbours))
+
+
+def spent_on(charges: Plan, budget: Budget) -> float:
+    """The same to be told: as small as can be shown."""
+    cost = cost_within(charges, budget)
+    if cost > 0.9 * budget.epsilon:
+        return cost
+    # Far from the budget its grid is too coarse.
+    return min(cost, epsilon_of(charges, budget.delta, budget.neighbours))

@@ -75,6 +75,16 @@ def keyed_digest(content: bytes) -> str:
     return hashlib.blake2b(content, key=_secret(), digest_size=_SIZE).hexdigest()
 
 
+def fingerprint(data: Dataset, key: bytes) -> str:
+    """Of the rows as methods see them, whatever their order and labels; of no use to anyone without `key`. Reads `data` once.
+
+    A keyed digest of the sorted keyed digests of all rows, 16 bytes a record while it is worked out. PRIVATE, like the key.
+    """
+    found = [np.empty(0, _DIGEST), *_digests(data, key, blanks=True)]
+    rows = np.sort(np.concatenate(found))
+    return hashlib.blake2b(rows.tobytes(), key=key, digest_size=32).hexdigest()
+
+
 # -- digests ------------------------------------------------------------------------------------------------------
 
 
@@ -95,8 +105,8 @@ def _all_digests(data: Dataset, key: bytes) -> Digests:
     return np.unique(np.concatenate(found)) if found else np.empty(0, _DIGEST)
 
 
-def _digests(data: Dataset, key: bytes) -> Iterator[Digests]:
-    """Of every row that is not blank, a batch at a time."""
+def _digests(data: Dataset, key: bytes, *, blanks: bool = False) -> Iterator[Digests]:
+    """Of every row that is not blank, or of all, a batch at a time."""
     start = hashlib.blake2b(key=key, digest_size=_SIZE)
 
     def digest(row: np.ndarray[Any, Any]) -> bytes:
@@ -105,12 +115,12 @@ def _digests(data: Dataset, key: bytes) -> Iterator[Digests]:
         return state.digest()
 
     for batch in data.batches(_ROWS_AT_ONCE):
-        rows = _seen(batch)
+        rows = _seen(batch, blanks)
         yield np.frombuffer(b"".join(map(digest, rows)), _DIGEST)
 
 
-def _seen(batch: Batch) -> np.ndarray[Any, Any]:
-    """The rows that are not blank, one form for each: images in 256 levels (n, pixels), tables as float32."""
+def _seen(batch: Batch, blanks: bool = False) -> np.ndarray[Any, Any]:
+    """The rows that are not blank, or all, one form for each: images in 256 levels (n, pixels), tables as float32."""
     if batch.values.ndim == 4:
         levels = batch.values
         if levels.dtype != torch.uint8:
@@ -123,7 +133,7 @@ def _seen(batch: Batch) -> np.ndarray[Any, Any]:
         blank = rows.isnan().all(dim=1)
         # One bit pattern for each value: −0 is 0, and a missing one is missing.
         rows = torch.where(rows.isnan(), torch.nan, rows + 0.0)
-    return np.ascontiguousarray(rows[~blank].numpy())
+    return np.ascontiguousarray((rows if blanks else rows[~blank]).numpy())
 
 
 # -- what files were made of, in the local cache -----------------------------------------------------------------------

@@ -14,7 +14,8 @@ A noisy answer is paid for once, so it must be kept once, whole, and never be gi
 Everything in it is public by the guarantee: plan, noisy answers, what was trained on them. The map that a question was asked with
 is remembered by a few numbers of its public parts (`Question`), so that a run is not continued with another map.
 
-A copied run folder can be continued twice, each copy with noise of its own; nothing in a folder can prevent that.
+A copied run folder can be continued twice, each copy with noise of its own; nothing in a folder can prevent that, but a ledger
+of the data set can (`privacy.dataset_ledger`).
 """
 
 from __future__ import annotations
@@ -163,9 +164,41 @@ class RunStore:
         if not self.begun:
             return False
         state = self.fact("state")
-        if state not in ("begun", "finished"):
+        if state not in ("begun", "finished", "abandoned"):
             raise self._damaged("it does not say whether the run is finished")
         return bool(state == "finished")
+
+    @property
+    def abandoned(self) -> bool:
+        """Whether the run was given up for ever: what it never asked went back to a data set's ledger."""
+        return self._db is not None and self.fact("state") == "abandoned"
+
+    def abandon(self) -> None:
+        """Give up a run that is not finished; it can never go on."""
+        with self._transaction() as db:
+            db.execute("INSERT OR REPLACE INTO facts VALUES ('state', '\"abandoned\"')")
+
+    @property
+    def entry(self) -> dict[str, Any] | None:
+        """Where the run stands in a data set's ledger (`privacy.dataset_ledger`): random names, none of them private."""
+        found = None if self._db is None else self.fact("ledger")
+        return None if found is None else self._record(found)
+
+    def write_entry(self, entry: Mapping[str, Any] | None) -> None:
+        """Keep or, with None, forget it. It may come before `begin`: the charges are reserved before a row is read."""
+        if self.folder is not None and self._db is None:
+            self._make()
+        with self._transaction() as db:
+            db.execute("DELETE FROM facts WHERE name = 'ledger'")
+            if entry is not None:
+                db.execute("INSERT INTO facts VALUES ('ledger', ?)", (_text(entry),))
+
+    def discard(self) -> None:
+        """Take away the file of a run that was never begun."""
+        if self.folder is not None and self._db is not None and not self.begun:
+            self._db.close()
+            self._db = None
+            self.path.unlink(missing_ok=True)
 
     def begin(
         self,
@@ -555,7 +588,7 @@ class RunStore:
             raise CorruptArtifact(
                 f"{self.path} is of format {found}, not {FORMAT}; use the version of sfumato that wrote it."
             )
-        elif self.fact("config") is None:
+        elif self.fact("config") is None and self.fact("ledger") is None:
             self._connection.close()
             self._db = None
             self.path.unlink()

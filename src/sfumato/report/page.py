@@ -453,6 +453,9 @@ def _facts(run: SavedRun) -> list[tuple[str, str]]:
     size = data.get("size")
     private = "private" if size is None else f"{size:,} (public in this run)"
     private_facts = [("Private data", data["name"]), ("Kind", what), ("Records", private)]
+    if run.ledger_name:
+        told = f"counted as {run.ledger_name} in a ledger of this data, which holds all runs on it to one limit"
+        private_facts.append(("Other runs", told))
     return private_facts + (_public(run.config) or [("Public data", "none")])
 
 

@@ -1,0 +1,690 @@
+"""The ledger of a data set: what all runs on the same records cost together, held against one limit.
+
+A run keeps its own budget; ten runs on the same data keep ten, and together they cost more than any of them says. A data
+set's ledger composes the charges of all its runs *as one mechanism*, at its own δ and relation, and refuses the run that
+would pass its limit. (ε, δ) of the runs are never added; what a run's own δ is does not matter here.
+
+**Order of a fit under a ledger**, and why:
+
+1. *Reserve*, from public facts alone, before a row is read: the plan's charges, composed with all that was reserved before,
+   in one transaction. Two processes at once: SQLite lets one write at a time, so the second sees what the first reserved.
+2. *Look*: rows are counted, inspected, compared with public data, and the ledger is asked whether they are its own
+   (`recognise`). Nothing of that is an answer. Whoever is refused here asked nothing, and the reservation is given back.
+3. *Begin*: from here on the reservation stands, whatever happens. Only now can a row enter a noisy sum.
+
+A crash in between leaves a reservation too many, never one too few: the same run folder finds it again.
+
+**What is proved.** Runs that are planned in advance compose as the accountant says, whatever they are. If later runs are chosen
+by looking at earlier results, their noise and steps included, the figure still holds for Gaussian sums over all records (Smith
+and Thakurta 2022: of them only Σ μ² counts, and the limit bounds it). With Poisson-sampled steps it need not: stopping when a
+composed privacy curve is reached is no valid filter in general (arXiv 2602.06756). `adaptive` tells which it is.
+
+**One reservation, one run.** The run's store has a random name in the ledger and a token, its *turn*, which changes in both
+places whenever the run is entered or begun; while a process works on it, it holds a lock beside the ledger. So of several
+copies of an unfinished run one can go on: the others hold an old turn and are refused. What remains: a copy that is taken
+*while* a process works on the run, and goes on after that process was killed, answers again what was answered after the
+copying; nobody has seen those answers but who looks into the folder that was left.
+
+**The ledger knows its data** by a keyed fingerprint of the rows as methods see them (`overlap.fingerprint`), in any order,
+labels left out: the same pictures filed under other classes are the same people. It and its key never leave the file.
+
+PRIVATE: the file (mode 0600, its folder 0700): fingerprint, key, and which runs were refused or given up, which may depend
+on the records. PUBLIC by the guarantee: the limit, the plans, what they cost. No clock is kept. Whoever may write the file
+may change it: the ledger binds those who use it, and is no proof for others.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import hmac
+import json
+import math
+import os
+import re
+import secrets
+import sqlite3
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from sfumato.data import Dataset
+from sfumato.errors import (
+    BadInput,
+    BudgetExceeded,
+    CorruptArtifact,
+    OutOfResources,
+    RunConflict,
+    SfumatoError,
+    out_of_resources,
+)
+from sfumato.files import as_path, atomic_path
+from sfumato.privacy.accounting import Plan, epsilon_of
+from sfumato.privacy.budget import Budget
+from sfumato.privacy.claim import refuse_network
+from sfumato.privacy.ledger import cost_within, fits, spent_on
+from sfumato.privacy.overlap import fingerprint
+from sfumato.privacy.query import Query, calibrated, plan
+from sfumato.privacy.statement import rounded_up
+from sfumato.privacy.store import STORE, RunStore, charge_from
+
+LEDGER = "ledger.sqlite"
+FORMAT = 1
+# How long a process waits for another that is pricing its plan: Poisson-sampled ones take seconds.
+_PATIENCE = 600.0
+_NAME = re.compile(r"[0-9a-f]{32}")
+# No run is proposed below this, and none with more noise than this many times its own.
+_LEAST_PROPOSED, _MOST_NOISE = 0.01, 1e4
+
+# reserved: nothing was asked; begun: perhaps something; finished: everything; given up: only what stands was.
+_STATES = ("reserved", "begun", "finished", "given up")
+_TABLES = (
+    "CREATE TABLE facts (name TEXT PRIMARY KEY, value TEXT NOT NULL)",
+    "CREATE TABLE runs (number INTEGER PRIMARY KEY, run TEXT NOT NULL UNIQUE, label TEXT NOT NULL, "
+    "method TEXT NOT NULL, charges TEXT NOT NULL, turn TEXT NOT NULL, state TEXT NOT NULL)",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LedgerRun:
+    """A run as the ledger has it; all of it public but that it is there."""
+
+    run: str  # its random name
+    label: str  # the name of its folder when it came
+    method: str
+    charges: Plan
+    turn: str
+    state: str
+
+
+class DataSetLedger:
+    """The ledger in a folder, opened. Use it in a `with` statement, or `close` it.
+
+    **Guarantee**: all charges of all its runs, as one mechanism, cost at most `limit`, at its δ and under its relation; for runs
+    that were chosen by looking at the results of others, while `adaptive`.
+    """
+
+    def __init__(self, folder: Path | str) -> None:
+        self.folder = as_path(folder)
+        self._guard = threading.Lock()
+        if not self.path.is_file():
+            raise BadInput(
+                f"There is no ledger in {self.folder}; check the path, or make one with `sfumato ledger init`."
+            )
+        refuse_network(self.folder, "keep the ledger on a local disk")
+        if self.path.stat().st_mode & 0o077:
+            raise BadInput(
+                f"{self.path} can be read by others, and it holds the key that knows the data; type chmod 600 for it."
+            )
+        mode = "rw" if os.access(self.folder, os.W_OK) and os.access(self.path, os.W_OK) else "ro"
+        with self._explained():
+            self._db = _connected(self.path, mode)
+        try:
+            self._check()
+        except BaseException:
+            self.close()
+            raise
+
+    @classmethod
+    def make(cls, folder: Path | str, limit: Budget) -> DataSetLedger:
+        """A new, empty ledger; the folder is made, or was empty."""
+        folder = as_path(folder)
+        if (folder / LEDGER).exists():
+            raise RunConflict(f"{folder} already holds a ledger; choose another folder.")
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise RunConflict(f"{folder} is not empty; give the ledger a folder of its own.")
+        epsilon_of(
+            _one_sum(limit), limit.delta, limit.neighbours
+        )  # a limit that can be accounted for
+        facts = {
+            "format": FORMAT,
+            "name": secrets.token_hex(16),
+            "key": secrets.token_hex(32),
+            **limit.to_json(),
+        }
+        with atomic_path(folder / LEDGER, mode=0o600) as temporary:
+            try:
+                db = _connected(temporary, "rw")
+                db.execute("BEGIN IMMEDIATE")
+                for statement in _TABLES:
+                    db.execute(statement)
+                db.executemany(
+                    "INSERT INTO facts VALUES (?, ?)", [(k, _text(v)) for k, v in facts.items()]
+                )
+                db.execute("COMMIT")
+                db.close()
+            except sqlite3.Error as error:
+                raise _explained(error, folder) from error
+        try:
+            folder.chmod(0o700)
+            refuse_network(folder, "keep the ledger on a local disk")
+        except BadInput:
+            (folder / LEDGER).unlink(missing_ok=True)
+            raise
+        return cls(folder)
+
+    # -- what stands in it -------------------------------------------------------------------------------------------
+
+    @property
+    def path(self) -> Path:
+        return self.folder / LEDGER
+
+    @property
+    def limit(self) -> Budget:
+        return self._limit
+
+    def runs(self) -> list[LedgerRun]:
+        """In the order in which they came."""
+        with self._explained():
+            rows = self._db.execute(
+                "SELECT run, label, method, charges, turn, state FROM runs ORDER BY number"
+            ).fetchall()
+        return [self._run(row) for row in rows]
+
+    def charges(self, *, but: str = "") -> Plan:
+        """Of all runs, or of all but one, as one plan."""
+        return tuple(c for run in self.runs() if run.run != but for c in run.charges)
+
+    def spent(self) -> float:
+        """ε of everything reserved, at the ledger's δ: an upper bound."""
+        return spent_on(self.charges(), self.limit)
+
+    @property
+    def adaptive(self) -> bool:
+        """Whether the figure also holds for runs whose noise and steps were chosen by looking at earlier results."""
+        return all(c.rate == 1.0 for c in self.charges())
+
+    def after(self, epsilon: float) -> float:
+        """ε of everything with one more run of one Gaussian sum at (`epsilon`, the ledger's δ)."""
+        another = _one_sum(replace(self.limit, epsilon=epsilon))
+        return spent_on((*self.charges(), *another), self.limit)
+
+    def alone(self, run: LedgerRun) -> float:
+        return epsilon_of(run.charges, self.limit.delta, self.limit.neighbours)
+
+    # -- reserve -----------------------------------------------------------------------------------------------------
+
+    def reserve(
+        self,
+        store: RunStore,
+        charges: Plan,
+        budget: Budget,
+        *,
+        method: str,
+        plan_at: Callable[[Budget], Plan] | None = None,
+    ) -> Reservation:
+        """Reserve the charges of the run in `store`, or find its reservation again. Reads no row.
+
+        Raises `BudgetExceeded` if all charges together would pass the limit; then nothing was changed. `plan_at` is what the run
+        would promise at another budget: it serves to say which ε would fit.
+        """
+        if budget.neighbours is not self.limit.neighbours:
+            ours, theirs = self.limit.neighbours.value, budget.neighbours.value
+            raise BadInput(
+                f"The ledger in {self.folder} is kept under {ours} and this run promises under {theirs}: the two protect against "
+                f"different changes and do not add up; give --neighbours {ours}, or use a ledger under {theirs}."
+            )
+        wanted, new = store.charges if store.begun else charges, False
+        entry, known = self._entry(store), store.entry is not None
+        lock = _Lock(self.folder / f"{entry['run']}.lock", store.folder)
+        try:
+            if not known:
+                store.write_entry(entry)
+            with self._transaction() as db:
+                new = self._find(entry["run"]) is None
+                entry = self._enter(db, store, entry, wanted, method)
+            if not new:  # a new one has its turn already, and nothing can fail any more
+                store.write_entry(entry)
+        except Exception as error:
+            lock.drop(remove=not known)
+            if not known:
+                # Nothing was reserved, so nothing refers to it.
+                store.write_entry(None) if store.begun else store.discard()
+            if isinstance(error, _Passed):
+                raise self._refusal(error.cost, entry["run"], wanted, budget, plan_at) from None
+            raise
+        except BaseException:
+            lock.drop(remove=False)
+            raise
+        return Reservation(self, store, entry["run"], lock, new=new)
+
+    def _enter(
+        self,
+        db: sqlite3.Connection,
+        store: RunStore,
+        entry: dict[str, Any],
+        wanted: Plan,
+        method: str,
+    ) -> dict[str, Any]:
+        found = self._find(entry["run"])
+        if found is None:
+            self._check_limit((*self.charges(), *wanted))
+            label = "in memory" if store.folder is None else store.folder.resolve().name
+            state = "begun" if store.begun else "reserved"
+            row = (entry["run"], label, method, _of(wanted), entry["turn"], state)
+            db.execute(
+                "INSERT INTO runs (run, label, method, charges, turn, state) VALUES (?, ?, ?, ?, ?, ?)",
+                row,
+            )
+            return {**entry, "next": None}
+        self._check_turn(found, entry, store)
+        if found.charges != wanted:
+            if store.begun or found.state != "reserved":
+                raise RunConflict(
+                    f"The run in {store.folder} has reserved another plan in the ledger in {self.folder}; resume it with the "
+                    "settings it began with, or give it up by `sfumato ledger release-unused`."
+                )
+            # Nobody was answered under the old plan: the new one takes its place.
+            self._check_limit((*self.charges(but=found.run), *wanted))
+            db.execute(
+                "UPDATE runs SET charges = ?, method = ? WHERE run = ?",
+                (_of(wanted), method, found.run),
+            )
+        state = "begun" if store.begun else found.state
+        return self._turned(db, store, {**entry, "turn": found.turn}, state)
+
+    def _turned(
+        self, db: sqlite3.Connection, store: RunStore, entry: dict[str, Any], state: str
+    ) -> dict[str, Any]:
+        """A new turn: first the store knows both, then the ledger has the new one; the caller leaves the store with that."""
+        turn = secrets.token_hex(16)
+        store.write_entry({**entry, "next": turn})
+        db.execute("UPDATE runs SET turn = ?, state = ? WHERE run = ?", (turn, state, entry["run"]))
+        return {**entry, "turn": turn, "next": None}
+
+    def _entry(self, store: RunStore) -> dict[str, Any]:
+        found = store.entry
+        if found is None:
+            return {
+                "ledger": self._name,
+                "run": secrets.token_hex(16),
+                "turn": secrets.token_hex(16),
+                "next": None,
+            }
+        if found.get("ledger") != self._name:
+            raise RunConflict(
+                f"The run in {store.folder} stands in another ledger than the one in {self.folder}; give that one."
+            )
+        if not _NAME.fullmatch(str(found.get("run"))):
+            raise CorruptArtifact(
+                f"The run in {store.folder} is damaged (its place in the ledger); restore the run folder from a copy."
+            )
+        return found
+
+    def _check_turn(self, found: LedgerRun, entry: dict[str, Any], store: RunStore) -> None:
+        if found.state == "finished" and not store.finished:
+            raise RunConflict(
+                f"Another copy of the run in {store.folder} is finished, and the two have one reservation; use that one, "
+                "or begin a new run."
+            )
+        if found.state == "given up" and not store.abandoned:
+            raise RunConflict(
+                f"Another copy of the run in {store.folder} was given up, so this one cannot go on; begin a new run."
+            )
+        if found.turn not in (entry.get("turn"), entry.get("next")):
+            raise RunConflict(
+                f"Another copy of the run in {store.folder} has gone on, and the two have one reservation; go on with that "
+                "one, or begin a new run."
+            )
+
+    def _check_limit(self, charges: Plan) -> None:
+        cost = cost_within(charges, self.limit)
+        if not fits(cost, self.limit):
+            raise _Passed(cost)
+
+    def _refusal(
+        self,
+        cost: float,
+        run: str,
+        wanted: Plan,
+        budget: Budget,
+        plan_at: Callable[[Budget], Plan] | None,
+    ) -> BudgetExceeded:
+        others = self.charges(but=run)
+        spent = spent_on(others, self.limit)
+        left = _rounded_down(self.limit.epsilon - spent, 4)
+        most = self._largest(others, wanted, budget, plan_at)
+        remedy = (
+            "no further run fits"
+            if most is None
+            else f"a run of epsilon = {most:g} at delta = {budget.delta:g} would still fit"
+        )
+        return BudgetExceeded(
+            f"This run would bring all runs on this data to epsilon = {rounded_up(cost):.4g} at delta = {self.limit.delta:g}; "
+            f"the ledger in {self.folder} allows {self.limit.epsilon:g}, of which {rounded_up(spent):.4g} is spent and "
+            f"{left:.4g} left; no row was read, and {remedy}."
+        )
+
+    def _largest(
+        self,
+        others: Plan,
+        wanted: Plan,
+        budget: Budget,
+        plan_at: Callable[[Budget], Plan] | None,
+    ) -> float | None:
+        """The largest ε, rounded down, at which the run would fit: its own plan with more noise, tried by a promise at that ε."""
+
+        def fitting(charges: Plan) -> bool:
+            return fits(cost_within((*others, *charges), self.limit), self.limit)
+
+        def louder(factor: float) -> Plan:
+            return tuple(replace(c, noise_multiplier=factor * c.noise_multiplier) for c in wanted)
+
+        low, high = 1.0, _MOST_NOISE
+        if not fitting(louder(high)):
+            return None
+        while high / low > 1.002:
+            middle = math.sqrt(low * high)
+            low, high = (low, middle) if fitting(louder(middle)) else (middle, high)
+        most = epsilon_of(louder(high), budget.delta, budget.neighbours)
+        for _ in range(8):
+            most = _rounded_down(most)
+            if most < _LEAST_PROPOSED:
+                return None
+            with contextlib.suppress(SfumatoError):
+                if plan_at is None or fitting(plan_at(replace(budget, epsilon=most))):
+                    return most
+            most *= 0.97
+        return None
+
+    # -- afterwards --------------------------------------------------------------------------------------------------
+
+    def settle(self, store: RunStore) -> None:
+        """Note that a run is finished, if that was lost in a crash. Costs nothing."""
+        entry = store.entry
+        if entry is None or entry.get("ledger") != self._name or not store.finished:
+            return
+        with self._transaction() as db:
+            db.execute(
+                "UPDATE runs SET state = 'finished' WHERE run = ? AND state = 'begun' AND turn IN (?, ?)",
+                (entry.get("run"), entry.get("turn"), entry.get("next")),
+            )
+
+    def release_unused(self, run: Path | str) -> tuple[Plan, Plan]:
+        """Give the unfinished run in the folder `run` up for ever; returns what comes back to the ledger and what stands.
+
+        A charge comes back if the run's store has no answer under its label: an answer is kept before anybody sees it, so nobody
+        has seen one. The store is marked first, so that no moment is left in which the charge is free and the run could ask.
+        """
+        folder = as_path(run)
+        if not (folder / STORE).is_file():
+            raise BadInput(
+                f"There is no run with a store in {folder}; give the --out of a `sfumato fit`."
+            )
+        store = RunStore(folder)
+        try:
+            if store.entry is None:
+                raise BadInput(f"The run in {folder} stands in no ledger; nothing is reserved.")
+            entry = self._entry(store)
+            if store.finished:
+                raise RunConflict(
+                    f"The run in {folder} is finished and gives nothing back: it asked all that it reserved."
+                )
+            lock = _Lock(self.folder / f"{entry['run']}.lock", folder)
+            try:
+                found = self._find(entry["run"])
+                if found is None:
+                    raise BadInput(
+                        f"The ledger in {self.folder} has no reservation of the run in {folder}."
+                    )
+                self._check_turn(found, entry, store)
+                return self._give_back(found, store)
+            finally:
+                lock.drop(remove=False)
+        finally:
+            store.close()
+
+    def _give_back(self, found: LedgerRun, store: RunStore) -> tuple[Plan, Plan]:
+        asked = {answer.label for answer in store.answers()}
+        back = tuple(c for c in found.charges if c.label not in asked)
+        kept = tuple(c for c in found.charges if c.label in asked)
+        store.abandon()
+        with self._transaction() as db:
+            db.execute(
+                "UPDATE runs SET charges = ?, state = 'given up' WHERE run = ?",
+                (_of(kept), found.run),
+            )
+        return back, kept
+
+    def close(self) -> None:
+        with contextlib.suppress(sqlite3.Error):
+            self._db.close()
+
+    def __enter__(self) -> DataSetLedger:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # -- SQLite ------------------------------------------------------------------------------------------------------
+
+    def _check(self) -> None:
+        with self._explained():
+            sound = self._db.execute("PRAGMA quick_check").fetchall() == [("ok",)]
+            names = {r[0] for r in self._db.execute("SELECT name FROM sqlite_master")}
+        if not sound or not {"facts", "runs"} <= names:
+            raise self._damaged("it lacks its tables or pages")
+        if (found := self._fact("format")) != FORMAT:
+            raise CorruptArtifact(
+                f"{self.path} is of format {found}, not {FORMAT}; use the version of sfumato that wrote it."
+            )
+        try:
+            self._limit = Budget(
+                epsilon=self._fact("epsilon"),
+                delta=self._fact("delta"),
+                neighbours=self._fact("neighbours"),
+            )
+            self._name = str(self._fact("name"))
+            self._key = bytes.fromhex(str(self._fact("key")))
+        except (BadInput, ValueError) as error:
+            raise self._damaged("its limit or key") from error
+        if len(self._key) != 32 or not _NAME.fullmatch(self._name):
+            raise self._damaged("its name or key")
+
+    def _fact(self, name: str) -> Any:
+        with self._explained():
+            row = self._db.execute("SELECT value FROM facts WHERE name = ?", (name,)).fetchone()
+        try:
+            return None if row is None else json.loads(row[0])
+        except (TypeError, ValueError) as error:
+            raise self._damaged(f"its {name}") from error
+
+    def _find(self, run: str) -> LedgerRun | None:
+        with self._explained():
+            row = self._db.execute(
+                "SELECT run, label, method, charges, turn, state FROM runs WHERE run = ?", (run,)
+            ).fetchone()
+        return None if row is None else self._run(row)
+
+    def _run(self, row: tuple[Any, ...]) -> LedgerRun:
+        run, label, method, charges, turn, state = row
+        try:
+            plan = tuple(charge_from(c) for c in json.loads(charges))
+        except (TypeError, ValueError, AttributeError, BadInput) as error:
+            raise self._damaged("a charge that cannot be read") from error
+        if state not in _STATES or not all(isinstance(v, str) for v in row):
+            raise self._damaged("a run that makes no sense")
+        return LedgerRun(run=run, label=label, method=method, charges=plan, turn=turn, state=state)
+
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        with self._guard, self._explained():
+            self._db.execute("BEGIN IMMEDIATE")
+            try:
+                yield self._db
+                self._db.execute("COMMIT")
+            except BaseException:
+                with contextlib.suppress(sqlite3.Error):
+                    self._db.execute("ROLLBACK")
+                raise
+
+    @contextlib.contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.Error as error:
+            raise _explained(error, self.folder) from error
+        except UnicodeDecodeError as error:
+            raise self._damaged("text that is no text") from error
+
+    def _damaged(self, what: str) -> CorruptArtifact:
+        return CorruptArtifact(
+            f"The ledger {self.path} is damaged ({what}); restore it from a copy, or what was spent is forgotten."
+        )
+
+
+class Reservation:
+    """The charges of one run, held for it; the run's place in the ledger is locked until `close`."""
+
+    def __init__(
+        self, ledger: DataSetLedger, store: RunStore, run: str, lock: _Lock, *, new: bool
+    ) -> None:
+        self._ledger, self._store, self._run, self._lock = ledger, store, run, lock
+        self._new, self._begun = new, False
+
+    def recognise(self, data: Dataset) -> None:
+        """Raise unless `data` are the ledger's own; the first that come are. Reads them once; nothing is answered."""
+        ledger = self._ledger
+        found = fingerprint(data, ledger._key)
+        with ledger._transaction() as db:
+            known = ledger._fact("fingerprint")
+            if known is None:
+                db.execute("INSERT INTO facts VALUES ('fingerprint', ?)", (_text(found),))
+            elif not hmac.compare_digest(str(known), found):
+                raise BadInput(
+                    f"{data.name} is not the data that the ledger in {ledger.folder} was begun with (or is read with another "
+                    "size or schema); nothing was asked. Give the same data, or make a ledger for these."
+                )
+
+    def begin(self) -> None:
+        """From here on something may be asked, and nothing is given back without a proof."""
+        self._begun = True
+        entry = self._ledger._entry(self._store)
+        with self._ledger._transaction() as db:
+            entry = self._ledger._turned(db, self._store, entry, "begun")
+        self._store.write_entry(entry)
+
+    def withdraw(self) -> None:
+        """The fit failed: give back what nobody asked and nobody can ask any more.
+
+        Before `begin` that is everything, if it was reserved just now or nothing was ever begun under it. After it a run in a
+        folder keeps all, since it can be resumed; one in memory is gone, and keeps what it asked.
+        """
+        found = self._ledger._find(self._run)
+        if found is None or found.state == "finished":
+            return
+        if self._begun:
+            if self._store.folder is None:
+                self._ledger._give_back(found, self._store)
+            return
+        if not self._new and found.state != "reserved":
+            return
+        with self._ledger._transaction() as db:
+            db.execute("DELETE FROM runs WHERE run = ?", (self._run,))
+        self._store.write_entry(None) if self._store.begun else self._store.discard()
+        self._lock.drop(remove=True)
+
+    def finish(self) -> None:
+        with self._ledger._transaction() as db:
+            db.execute("UPDATE runs SET state = 'finished' WHERE run = ?", (self._run,))
+        self._lock.drop(remove=True)
+
+    def close(self) -> None:
+        self._lock.drop(remove=False)
+
+
+class _Passed(SfumatoError):
+    """What it would come to; told in full once the ledger is free for others again."""
+
+    def __init__(self, cost: float) -> None:
+        super().__init__(cost)
+        self.cost = cost
+
+
+class _Lock:
+    """One process at a time works on a run, whichever copy of its folder it has; the system drops the lock when it ends."""
+
+    def __init__(self, path: Path, run: Path | None) -> None:
+        self._path, self._handle = path, -1
+        flags = os.O_CREAT | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
+        try:
+            while True:
+                self._handle = os.open(path, flags, 0o600)
+                fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                # Whoever removed the file before it was locked left a lock that nobody else can meet.
+                with contextlib.suppress(FileNotFoundError):
+                    if os.path.samestat(os.fstat(self._handle), path.stat()):
+                        return
+                os.close(self._handle)
+                self._handle = -1
+        except OSError as error:
+            if self._handle >= 0:
+                os.close(self._handle)
+            if error.errno in (errno.EAGAIN, errno.EACCES) and self._handle >= 0:
+                raise RunConflict(
+                    f"Another process is working on a copy of the run in {run}; wait for it."
+                ) from None
+            if (lack := out_of_resources(error)) is not None:
+                raise OutOfResources(lack.args[0], str(path.parent)) from error
+            raise BadInput(
+                f"Cannot write in {path.parent}: {error.strerror}; the ledger's folder must be writable."
+            ) from error
+
+    def drop(self, *, remove: bool) -> None:
+        """`remove` the file where nobody can come for it any more."""
+        if self._handle >= 0:
+            if remove:
+                self._path.unlink(missing_ok=True)
+            os.close(self._handle)
+            self._handle = -1
+
+
+def _connected(path: Path, mode: str) -> sqlite3.Connection:
+    uri = f"{path.absolute().as_uri()}?mode={mode}"
+    db = sqlite3.connect(
+        uri, uri=True, isolation_level=None, check_same_thread=False, timeout=_PATIENCE
+    )
+    if mode == "rw":
+        # As for a run's store: after COMMIT nothing is in memory only.
+        db.execute("PRAGMA journal_mode = DELETE")
+        db.execute("PRAGMA synchronous = EXTRA")
+    db.execute("PRAGMA trusted_schema = OFF")
+    return db
+
+
+def _explained(error: sqlite3.Error, folder: Path) -> Exception:
+    text, lack = str(error), out_of_resources(error)
+    if lack is not None:
+        return OutOfResources(lack.args[0], str(folder))
+    if "locked" in text:
+        return RunConflict(f"Another process is busy with the ledger in {folder}; wait for it.")
+    if "readonly" in text or "unable to open" in text:
+        return BadInput(
+            f"The ledger in {folder} cannot be written ({text}); check its permissions."
+        )
+    return CorruptArtifact(
+        f"The ledger in {folder} is damaged ({text}); restore it from a copy, or what was spent is forgotten."
+    )
+
+
+def _one_sum(budget: Budget) -> Plan:
+    queries = [Query(label="one sum", shape=(1,))]
+    return plan(queries, calibrated(queries, budget))
+
+
+def _of(charges: Plan) -> str:
+    return _text([c.to_json() for c in charges])
+
+
+def _text(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, allow_nan=False)
+
+
+def _rounded_down(epsilon: float, digits: int = 2) -> float:
+    if epsilon <= 0:
+        return 0.0
+    scale = 10.0 ** (digits - 1 - math.floor(math.log10(epsilon)))
+    return math.floor(epsilon * scale * (1 + 1e-12)) / scale
