@@ -41,6 +41,7 @@ VERBS = (
     "report",
     "verify",
     "export",
+    "audit",
     "compare",
     "data",
     "new-method",
