@@ -43,6 +43,7 @@ COMMANDS = (
     "run:verify",
     "run:export",
     "ledger:ledger",
+    "audit:audit",
     "compare:compare",
     "data:data",
     "new_method:new_method",
@@ -58,6 +59,7 @@ EXIT_CODES = {
     5: "a saved file is damaged",
     6: "the output already exists, or a resumed run was asked for other settings",
     7: "the machine ran out of disk space, memory, file handles or threads",
+    8: "an audit found a mechanism that gives away more than it claims",
     130: "interrupted (Ctrl-C, SIGINT)",
     143: "ended from outside (SIGTERM)",
 }
