@@ -35,6 +35,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from sfumato.files import write_json
+
 FITS = {
     "mixture": ("mixture", "--set", "refine=false"),
     "merf": ("merf", "--set", "features=100", "--set", "steps=6"),
@@ -246,8 +248,13 @@ def _judge(
 # -- experiments ----------------------------------------------------------------------------------------------------------
 
 
-def struck(fit: str, place: Path, *, full: bool, stride: int = 1) -> Tally:
-    """The fit, killed at (or with a full disk from) each of its file operations in turn, then gone on with."""
+def struck(
+    fit: str, place: Path, *, full: bool, stride: int = 1, progress: Path | None = None
+) -> Tally:
+    """The fit, killed at (or with a full disk from) each of its file operations in turn, then gone on with.
+
+    With `progress`, a file that an interrupted sweep over as many operations left is gone on from, and removed at the end.
+    """
     tally, told, trace = Tally(), place / "told", place / "trace"
     run, marks = place / "run", place / "marks"
     _warm(fit, place)
@@ -255,8 +262,17 @@ def struck(fit: str, place: Path, *, full: bool, stride: int = 1) -> Tally:
     calls = [
         o for o in _operations(trace, run) if not full or o[0] in ("write", "pwrite64", "mkdir")
     ]
-    for call, number, line in calls[::stride]:
-        shutil.rmtree(run)
+    calls, done = calls[::stride], 0
+    if progress is not None and progress.exists():
+        kept = json.loads(progress.read_text())
+        if kept["operations"] == len(calls):
+            done, tally.examples = kept["done"], kept["examples"]
+            tally.counts.update(kept["counts"])
+    for at, (call, number, line) in enumerate(calls[done:], done):
+        if progress is not None:
+            state = {"operations": len(calls), "done": at, "examples": tally.examples}
+            write_json(progress, {**state, "counts": dict(tally.counts)})
+        shutil.rmtree(run, ignore_errors=True)
         marks.unlink(missing_ok=True)
         what = f"error=ENOSPC:when={number}+" if full else f"signal=KILL:when={number}"
         code = _traced(command(fit, run), told, trace, marks, "-e", f"inject={call}:{what}")
@@ -275,6 +291,8 @@ def struck(fit: str, place: Path, *, full: bool, stride: int = 1) -> Tally:
         before = answers(run)
         again = _run(command(fit, run, resume=True), told, marks)
         _judge(tally, run, marks, before, again, told, line[:150])
+    if progress is not None:
+        progress.unlink(missing_ok=True)
     return tally
 
 
@@ -557,7 +575,11 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("fits", nargs="+", choices=sorted(FITS))
     parser.add_argument("--stride", type=int, default=1, help="strike at every N-th operation only")
     parser.add_argument("--pairs", type=int, default=50, help="pairs of processes for each fit")
-    parser.add_argument("--json", type=Path, help="write the counts here as well")
+    parser.add_argument(
+        "--json",
+        type=Path,
+        help="write the counts here as well; beside it, how far an interrupted sweep got",
+    )
     given = parser.parse_args(arguments)
     if shutil.which("strace") is None and given.experiment != "pairs":
         parser.error("strace is not installed (on Debian and Ubuntu: apt-get install strace)")
@@ -578,7 +600,9 @@ def main(arguments: list[str] | None = None) -> int:
             elif given.experiment == "power":
                 tally = power(fit, place)
             else:
-                tally = struck(fit, place, full=given.experiment == "full", stride=given.stride)
+                progress = given.json and given.json.with_suffix(f".{fit}.part.json")
+                full = given.experiment == "full"
+                tally = struck(fit, place, full=full, stride=given.stride, progress=progress)
         total[fit] = dict(tally.counts)
         told = ", ".join(f"{name} {count}" for name, count in tally.counts.items())
         print(f"{given.experiment} {fit}: {told}", flush=True)  # noqa: T201
