@@ -710,3 +710,13 @@ def test_a_full_disk_leaves_the_ledger_as_it_was(ledger, tmp_path):
             book.reserve(RunStore(tmp_path / "run"), many, ONE, method="a test")
         assert book.runs() == []
     assert states(ledger) == []
+
+
+def test_a_ledger_that_could_not_be_made_leaves_nothing(tmp_path, monkeypatch):
+    def full(*_: object) -> None:
+        raise sqlite3.OperationalError("database or disk is full")
+
+    monkeypatch.setattr(module, "_write_new", full)
+    with pytest.raises(OutOfResources):
+        DataSetLedger.make(tmp_path / "ledger", LIMIT)
+    assert list(tmp_path.iterdir()) == []

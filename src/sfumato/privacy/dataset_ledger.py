@@ -145,24 +145,18 @@ class DataSetLedger:
             "key": secrets.token_hex(32),
             **limit.to_json(),
         }
-        with atomic_path(folder / LEDGER, mode=0o600) as temporary:
-            try:
-                db = _connected(temporary, "rw")
-                db.execute("BEGIN IMMEDIATE")
-                for statement in _TABLES:
-                    db.execute(statement)
-                db.executemany(
-                    "INSERT INTO facts VALUES (?, ?)", [(k, _text(v)) for k, v in facts.items()]
-                )
-                db.execute("COMMIT")
-                db.close()
-            except sqlite3.Error as error:
-                raise _explained(error, folder) from error
+        refuse_network(folder, "keep the ledger on a local disk")
+        made = not folder.exists()
         try:
+            with atomic_path(folder / LEDGER, mode=0o600) as temporary:
+                _write_new(temporary, facts)
             folder.chmod(0o700)
-            refuse_network(folder, "keep the ledger on a local disk")
-        except BadInput:
-            (folder / LEDGER).unlink(missing_ok=True)
+        except BaseException as error:
+            if made:  # nothing is left of what could not be made
+                with contextlib.suppress(OSError):
+                    folder.rmdir()
+            if isinstance(error, sqlite3.Error):
+                raise _explained(error, folder) from error
             raise
         return cls(folder)
 
@@ -653,6 +647,15 @@ def _connected(path: Path, mode: str) -> sqlite3.Connection:
         db.execute("PRAGMA synchronous = EXTRA")
     db.execute("PRAGMA trusted_schema = OFF")
     return db
+
+
+def _write_new(path: Path, facts: dict[str, Any]) -> None:
+    with contextlib.closing(_connected(path, "rw")) as db:
+        db.execute("BEGIN IMMEDIATE")
+        for statement in _TABLES:
+            db.execute(statement)
+        db.executemany("INSERT INTO facts VALUES (?, ?)", [(k, _text(v)) for k, v in facts.items()])
+        db.execute("COMMIT")
 
 
 def _explained(error: sqlite3.Error, folder: Path) -> Exception:
