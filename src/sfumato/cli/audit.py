@@ -28,7 +28,7 @@ class Effort(NamedTuple):
 
 
 QUICK = Effort(6_000, 60, 1)
-FULL = Effort(60_000, 1_000, 4)
+FULL = Effort(40_000, 400, 4)
 
 
 @click.group(name="audit")
@@ -48,7 +48,7 @@ def audit() -> None:
     "--quick/--full",
     "quick",
     default=True,
-    help="Every mechanism within a minute; or all relations, more pairs and ten times the draws within twenty.",
+    help="Every mechanism within a minute; or all relations, more pairs and seven times the draws within twenty.",
 )
 @json_option
 @quiet_option

@@ -70,6 +70,7 @@ _FARTHEST = 60.0  # deviations of the noise
 # Of all draws this part chooses the threshold, the rest is counted.
 _CHOOSING = 0.2
 _LUCK = 0.01
+_CENTRAL = (0.25, 0.75)
 # Steps answer in single precision, so two answers may be further apart than the sums by this part of their length.
 _SINGLE = 2.0**-22
 
@@ -240,7 +241,8 @@ def _audited(
         return known[id(records)]
 
     silent = [(answer(pair.without), answer(pair.present), pair) for pair in mechanism.pairs]
-    distances = [float((one - other).norm()) for one, other, _ in silent]
+    # An answer that is no number is as far from any other as can be.
+    distances = [float((one - other).norm().nan_to_num(nan=math.inf)) for one, other, _ in silent]
     order = sorted(range(len(silent)), key=lambda i: -distances[i])
     single = asked.charge.sampler == "floating" and not isinstance(asked.phi, RecordMap)
     room = _SINGLE * max(float(v.norm()) for pair in silent for v in pair[:2]) if single else 0.0
@@ -489,21 +491,27 @@ def _bound(name: str, without: Numbers, present: Numbers, *, asked: Asked, failu
     cut = max(1, int(_CHOOSING * min(len(without), len(present))))
     first = without[:cut], present[:cut]
     middle = (first[0].mean() + first[1].mean()) / 2
-    spread = np.quantile(np.concatenate(first), _QUANTILES)
-    thresholds = np.unique(np.append(spread, middle))
+    together = np.concatenate(first)
+    thresholds = np.unique(np.append(np.quantile(together, _QUANTILES), middle))
     # How they are chosen is free; narrow intervals, since wide ones of few draws say nothing of any threshold.
     tried = [_Errors.at(float(t), *first, _LUCK) for t in thresholds]
 
     def least_shift(errors: _Errors, end: int) -> float:
         return asked.least_shift(errors.false_positive[end], 1 - errors.false_negative[end])
 
-    def best(value: Callable[[_Errors], float]) -> float:
+    def best(value: Callable[[_Errors], float], low: float = 0.0, high: float = 1.0) -> float:
         # Of equals, as where the two do not overlap at all, the one in the middle.
-        key = [(value(e), -e.sum, -abs(t - middle)) for e, t in zip(tried, thresholds, strict=True)]
+        ends = np.quantile(together, [low, high])
+        key = [
+            (bool(ends[0] <= t <= ends[1]), value(e), -e.sum, -abs(float(t - middle)))
+            for e, t in zip(tried, thresholds, strict=True)
+        ]
         return float(thresholds[max(range(len(key)), key=lambda i: key[i])])
 
+    # Gaussians are best told apart between their centres; farther out a threshold looks well by luck more often.
+    chosen = best(lambda errors: least_shift(errors, 1), *_CENTRAL)
     rest = without[cut:], present[cut:]
-    curve = _Errors.at(best(lambda errors: least_shift(errors, 1)), *rest, failure / 2)
+    curve = _Errors.at(chosen, *rest, failure / 2)
     region = _Errors.at(best(_Errors.region), *rest, failure / 2).region()
     lower = asked.epsilon_at(least_shift(curve, 1))
     upper = asked.epsilon_at(least_shift(curve, 0))

@@ -40,8 +40,8 @@ def mechanisms(*, full: bool = False, counts: Sequence[int] | None = None) -> li
     if counts is None:
         counts = CROSSINGS if full else _FEW
     found = [
-        _plain(1, _ZERO, (15,), 6),
-        _plain(2, _ZERO, (15,), 2),
+        _plain(1, _ZERO, (15,), 8),
+        _plain(2, _ZERO, (15,), 3),
         _plain(4, _ZERO, counts),
         _plain(4, _REPLACED, counts),
         _non_negative(4, counts),
@@ -298,7 +298,7 @@ def _second_moment(epsilon: float, counts: Sequence[int]) -> Mechanism:
 
 
 def _sampled(
-    epsilon: float, counts: Sequence[int], rate: float = 0.5, effort: float = 1.5
+    epsilon: float, counts: Sequence[int], rate: float = 0.5, effort: float = 4
 ) -> Mechanism:
     schema, basis = table(_WIDE), _basis(_WIDE)
     rows = basis * _lengths(_WIDE)
