@@ -40,11 +40,6 @@ def test_the_contract_of_a_method(name, check):
     CHECKS[check](CASES[name])
 
 
-def test_every_method_says_how_to_try_it_in_a_moment():
-    for name, cls in find_methods().items():
-        assert cls.TINY or name == "mge", name
-
-
 # What is paid in steps: at a rate of 1 every step reads once; how often in all.
 STEPS = {
     "gan": (sfumato.Gan, {}, 6),
@@ -162,21 +157,20 @@ def test_imbalanced_classes_are_sampled_in_their_proportion():
     assert np.allclose(np.bincount(sample.labels, minlength=3) / 1000, [0.8, 0.15, 0.05], atol=0.03)
 
 
-def test_an_unfitted_method_says_so():
+def test_senseless_requests_are_refused_in_a_sentence():
     with pytest.raises(BadInput, match="has not been fitted"):
         Merf().sample(3)
-
-
-def test_a_misspelt_setting_is_told_the_right_one():
     with pytest.raises(TypeError, match="did you mean steps"):
         Merf(stepz=3)
-
-
-@pytest.mark.parametrize("n", [0, -1, 2.5, True])
-def test_a_senseless_number_of_samples_is_refused(n):
-    fitted = tiny().fit(small_images(), BUDGET)
-    with pytest.raises(BadInput):
-        fitted.sample(n)
+    unlabelled, table = (
+        tiny().fit(data, BUDGET) for data in (small_images(labelled=False), small_table())
+    )
+    for n in (0, -1, 2.5, True):
+        with pytest.raises(BadInput):
+            unlabelled.sample(n)
+    for fitted in (unlabelled, table):
+        with pytest.raises(BadInput, match="Only labelled images"):
+            fitted.sample(5, keep=0.5)
 
 
 @pytest.mark.parametrize("name", ["merf", "mixture"])
@@ -192,20 +186,15 @@ def test_the_likeliest_of_many_samples_can_be_kept(name):
         fitted.sample(5, keep=0)
 
 
-def test_only_labelled_images_are_chosen_from():
-    for data in (small_images(labelled=False), small_table()):
-        with pytest.raises(BadInput, match="Only labelled images"):
-            tiny().fit(data, BUDGET).sample(5, keep=0.5)
-
-
 # -- found, not listed -------------------------------------------------------------------------------------------------
 
 
-def test_every_method_that_is_found_has_its_name_at_the_top():
+def test_every_method_that_is_found_has_its_name_at_the_top_and_can_be_tried_in_a_moment():
     found = {cls.__name__: cls for cls in find_methods().values()}
     for name, cls in found.items():
         assert getattr(sfumato.methods, name) is cls
         assert getattr(sfumato, name) is cls
+        assert cls.TINY or name == "Mge", name
     listed = {n for n in sfumato.__all__ if n in found}
     assert listed == set(found) - {"LinearMaps"}  # whose face is LocallyLinearMaps
     with pytest.raises(AttributeError):

@@ -30,13 +30,9 @@ TIGHT = Budget(epsilon=5.0, delta=1e-4)
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("classes", [0, 3])
-def test_networks_make_and_judge_images_of_any_size(shape, classes):
-    random = torch.Generator().manual_seed(0)
+def test_critics_judge_images_of_any_size_but_tiny_ones(shape, classes):
     labels = torch.arange(4) % max(1, classes)
-    images = ImageGenerator(shape, classes, latent=5, width=4)(labels, random)
-    assert images.shape == (4, *shape)
-    assert bool((images >= 0).all() and (images <= 1).all())
-    assert ImageCritic(shape, classes, width=4)(images, labels).shape == (4,)
+    assert ImageCritic(shape, classes, width=4)(torch.rand(4, *shape), labels).shape == (4,)
     with pytest.raises(BadInput, match="at least 4"):
         plan_of(Gan(), Schema(kind="images", shape=(1, 3, 8)), 1.0)
 

@@ -2,21 +2,42 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 from torch import nn
 
-from sfumato.generators import ClassedGenerator, ConvGenerator
+from sfumato.generators import ClassedGenerator, ConvGenerator, ResNetGenerator
+from sfumato.generators.gan import ImageGenerator
 from sfumato.generators.networks import DoublingConv
 
+SHAPES = [(1, 28, 28), (1, 8, 8), (3, 32, 32), (3, 33, 17), (1, 5, 6), (3, 10, 6), (3, 64, 64)]
+SHAPES += [(1, 128, 128), (3, 10, 7)]
+MAKERS = {
+    "conv": partial(ConvGenerator, latent=5, hidden=12),
+    "classed": partial(ClassedGenerator, latent=5, hidden=12, texture=True),
+    "resnet": partial(ResNetGenerator, latent=5, width=2),
+    "gan": partial(ImageGenerator, latent=5, width=4),
+}
 
-@pytest.mark.parametrize("shape", [(1, 28, 28), (1, 8, 8), (3, 32, 32), (3, 33, 17), (1, 5, 6)])
-@pytest.mark.parametrize("n_classes", [0, 4])
-def test_generators_make_any_size(shape, n_classes):
-    generator = ConvGenerator(shape, n_classes, latent=5, hidden=12)
-    made = generator(torch.zeros(6, dtype=torch.int64), torch.Generator().manual_seed(0))
-    assert made.shape == (6, *shape)
-    assert bool((made >= 0).all() and (made <= 1).all())
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("classes", [0, 4])
+@pytest.mark.parametrize("name", MAKERS)
+def test_generators_make_any_size(name, classes, shape):
+    labels = torch.arange(4) % max(1, classes)
+    made = MAKERS[name](shape, classes)(labels, torch.Generator().manual_seed(0)).detach()
+    assert made.shape == (4, *shape)
+    assert 0 <= float(made.min()) < float(made.max()) <= 1
+
+
+@pytest.mark.parametrize(("side", "blocks"), [(28, 3), (32, 3), (64, 4), (128, 5)])
+def test_the_residual_generator_has_the_papers_depths_and_widths(side, blocks):
+    assert len(ResNetGenerator((1, side, side), 10, 8, width=2).blocks) == blocks
+    papers = ResNetGenerator((3, 32, 32), 10, 90)
+    assert papers.first.weight.shape == (100, 512, 4, 4)
+    assert [block.conv2.out_channels for block in papers.blocks] == [256, 128, 64]
 
 
 def test_the_folded_convolution_is_upsampling_then_convolving():
@@ -31,24 +52,16 @@ def test_the_folded_convolution_is_upsampling_then_convolving():
     assert layer(x).shape == (4, 2, 12, 14)
 
 
-@pytest.mark.parametrize("shape", [(1, 28, 28), (3, 10, 7)])
 @pytest.mark.parametrize("classes", [0, 3])
-def test_a_classed_generator_draws_each_class_with_its_own_layers(shape, classes):
+def test_a_classed_generator_draws_each_class_with_its_own_layers(classes):
     torch.manual_seed(0)
-    generator = ClassedGenerator(shape, classes, 5, 12, texture=True).eval()
+    generator = ClassedGenerator((3, 10, 7), classes, 5, 12, texture=True).eval()
     with torch.no_grad():
         generator.own.normal_()
-        generator.template.normal_()
     labels = torch.tensor([2, 0, 1, 1, 2]) if classes else torch.zeros(5, dtype=torch.int64)
-    seeded = [torch.Generator().manual_seed(4) for _ in range(2)]
-    images = generator(labels, seeded[0])
-    assert images.shape == (5, *shape)
-    assert float(images.min()) >= 0
-    assert float(images.max()) <= 1
-    # A second route: one matrix for each record.
-    noise = torch.randn(5, 5, generator=seeded[1])
-    matrices = generator.common + generator.own[labels]
-    mixed = torch.einsum("nl,nlh->nh", noise, matrices)
+    # By a second route: one matrix for each record.
+    noise = torch.randn(5, 5)
+    mixed = torch.einsum("nl,nlh->nh", noise, generator.common + generator.own[labels])
     expected = torch.relu(mixed * generator.gain[labels] + generator.shift[labels])
     assert torch.allclose(generator._begin(noise, labels), expected, atol=1e-5)
 

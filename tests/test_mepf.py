@@ -16,7 +16,7 @@ from pictures import striped
 from plans import plan_of
 from sfumato.data import Dataset
 from sfumato.errors import BadInput
-from sfumato.generators import ConvGenerator, ResNetGenerator, training
+from sfumato.generators import ConvGenerator, training
 from sfumato.generators.embedding import MeanEmbedding
 from sfumato.methods import Method, mepf, mepf_matching, private_encoder
 from sfumato.methods.base import Workspace
@@ -270,20 +270,6 @@ def test_senseless_settings_are_refused_before_a_row_is_read(settings, message):
     data = small_images()
     with pytest.raises(BadInput, match=message):
         Mepf(**{**TINY, **settings}).fit(Unread(data._source, data.schema, data.name), BUDGET)
-
-
-@pytest.mark.parametrize(
-    ("shape", "blocks"), [((1, 28, 28), 3), ((3, 32, 32), 3), ((3, 64, 64), 4), ((1, 128, 128), 5)]
-)
-def test_the_residual_generator_makes_every_size(shape, blocks):
-    generator = ResNetGenerator(shape, 10, 8, width=2)
-    assert len(generator.blocks) == blocks
-    made = generator(torch.arange(4), torch.Generator().manual_seed(0))
-    assert made.shape == (4, *shape)
-    assert 0 <= float(made.min()) < float(made.max()) <= 1
-    papers = ResNetGenerator((3, 32, 32), 10, 90)
-    assert papers.first.weight.shape == (100, 512, 4, 4)
-    assert [block.conv2.out_channels for block in papers.blocks] == [256, 128, 64]
 
 
 # -- the metric and the texture ----------------------------------------------------------------------------------------

@@ -84,11 +84,8 @@ def test_shares_are_whole_add_up_and_are_no_more_than_there_are(counts, part):
 
 
 @pytest.mark.parametrize("keep", [0, 0.09, -1, 1.5, math.nan, True, "half", None])
-def test_a_share_that_is_none_is_refused(keep):
+def test_a_share_that_is_none_is_refused_and_the_borders_are_taken(keep):
     with pytest.raises(BadInput, match="keep is the share"):
         check_keep(keep)
-
-
-def test_shares_at_the_borders_are_taken():
-    for keep in (0.1, 1, 1.0, np.float64(0.5)):
-        check_keep(keep)
+    for share in (0.1, 1, 1.0, np.float64(0.5)):
+        check_keep(share)

@@ -383,14 +383,6 @@ def test_a_damaged_state_is_refused_and_nothing_answered_again(seconds, damage, 
     assert Counting.reads == 0
 
 
-def test_steps_of_another_plan_are_refused(tmp_path):
-    with pytest.raises(Killed):
-        train(tmp_path, die_at=3)
-    other = PAID.charge(2.0)
-    with pytest.raises(CorruptArtifact, match="another plan"):
-        store_in(tmp_path).settled(other)
-
-
 def test_checkpoints_keep_the_store_short_and_remember_what_was_answered(tmp_path):
     with pytest.raises(Killed):
         train(tmp_path, die_at=9, seconds=ALWAYS, beside=True)
@@ -400,6 +392,8 @@ def test_checkpoints_keep_the_store_short_and_remember_what_was_answered(tmp_pat
             found = db.execute(asked, (label,)).fetchall()
         assert [step for step, value in found if value is not None] == kept
         assert [step for step, _ in found] == list(range(answered))
+    with pytest.raises(CorruptArtifact, match="another plan"):
+        store_in(tmp_path).settled(PAID.charge(2.0))
 
 
 def test_plain_noisy_sums_are_journalled_as_well_and_answer_once(tmp_path):
