@@ -88,23 +88,6 @@ def test_under_replacement_the_rdp_accountant_wants_another_event():
     assert epsilon_of(plan, 1e-5, relation) == pytest.approx(pld, rel=2e-3)
 
 
-@pytest.mark.parametrize(
-    ("rate", "sigma", "epsilon"), [(0.1, 1.0, 0.8), (0.02, 0.7, 0.5), (0.4, 3.0, 0.2)]
-)
-def test_one_poisson_sampled_step_is_the_integral_of_its_two_mixtures(rate, sigma, epsilon):
-    def mixture(x):
-        return (1 - rate) * norm.pdf(x, 0, sigma) + rate * norm.pdf(x, 1, sigma)
-
-    x = np.linspace(-25 * sigma, 25 * sigma, 2_000_001)
-    plain, mixed = norm.pdf(x, 0, sigma), mixture(x)
-    removed = np.trapezoid(np.maximum(0, mixed - math.exp(epsilon) * plain), x)
-    added = np.trapezoid(np.maximum(0, plain - math.exp(epsilon) * mixed), x)
-    delta = max(removed, added)
-    found = epsilon_of((charge(sigma, rate=rate),), delta, Neighbours.ADD_REMOVE)
-    assert found == pytest.approx(epsilon, rel=3e-3)
-    assert found >= epsilon * (1 - 1e-6)  # pessimistic, never optimistic
-
-
 @pytest.mark.parametrize("neighbours", list(Neighbours))
 def test_a_sampled_plan_agrees_with_the_accountant_on_a_fine_grid(neighbours):
     plan = (charge(1.2, rate=0.01, steps=1500), charge(8.0))

@@ -322,14 +322,6 @@ def test_an_unfinished_run_cannot_be_sampled(finished: Path, tmp_path: Path) -> 
         assert "--resume" in refused(2, *words)
 
 
-@pytest.mark.parametrize("damage", ["truncate", "garbage"])
-def test_a_damaged_store_is_named(finished: Path, tmp_path: Path, damage: str) -> None:
-    _copy(finished, tmp_path)
-    path = tmp_path / "run.sqlite"
-    path.write_bytes(path.read_bytes()[:5000] if damage == "truncate" else b"\x00" * 500)
-    assert "store" in refused(5, "sample", tmp_path, "-n", "5", "--out", tmp_path / "s.npz")
-
-
 # ── evaluate and report ───────────────────────────────────────────────────────────────────────────────────────────────
 
 

@@ -100,6 +100,29 @@ class Tied(nn.Module):
         return (torch.tanh(self.dense(x.flatten(1))) @ self.dense.weight).square().sum(dim=1)
 
 
+class Everything(nn.Module):
+    """All kinds of layers that have a fast way, one after the other, dilated and without a bias too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Conv2d(1, 6, 3, stride=2, padding=1),
+            nn.GroupNorm(2, 6),
+            nn.ReLU(),
+            nn.Conv2d(6, 4, 3, padding=2, dilation=2, bias=False),
+            nn.ReLU(),
+            nn.ConvTranspose2d(4, 3, 4, stride=2, padding=1),
+            nn.Flatten(),
+            nn.LayerNorm(3 * SIDE * SIDE),
+            nn.Linear(3 * SIDE * SIDE, 5),
+            nn.Tanh(),
+        )
+        self.label, self.last = nn.Embedding(3, 5), nn.Linear(5, 1)
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        return self.last(self.layers(x) + self.label(y)).squeeze(1)
+
+
 def through(network, x: Tensor, y: Tensor) -> Tensor:
     return 3 * network(x, y)
 
@@ -138,6 +161,7 @@ CASES = {
     "conv": Case(
         lambda: Body(nn.Conv2d(1, 3, 3), nn.ReLU(), nn.Conv2d(3, 5, 2, stride=2, bias=False))
     ),
+    "conv, in place": Case(lambda: Body(nn.Conv2d(1, 4, 3), nn.ReLU(inplace=True)), fast=False),
     "conv, one position": Case(lambda: Body(nn.Conv2d(1, 4, SIDE), nn.Conv2d(4, 2, 1))),
     "conv, whole lines": Case(lambda: Body(nn.Conv2d(1, 16, 3, padding=1), nn.Conv2d(16, 16, 3))),
     "transposed": Case(lambda: Body(nn.ConvTranspose2d(1, 3, 4, stride=2, padding=1), nn.ReLU())),
@@ -146,6 +170,7 @@ CASES = {
     "words": Case(Words),
     "label": Case(Label),
     "vmap, tied": Case(Tied, fast=False),
+    "everything": Case(Everything),
     "vmap, groups": Case(
         lambda: Body(nn.Conv2d(1, 4, 3), nn.Conv2d(4, 4, 3, groups=2)), fast=False
     ),

@@ -26,17 +26,11 @@ def verdict(sample: np.ndarray, std: float) -> bool:
     return stats.kstest(sample / std, "norm").pvalue > 1e-6 and tail > 1e-6
 
 
-def test_the_discrete_gaussian_has_its_scale_and_no_other(draws):
-    assert verdict(draws, 1000.0)
-    for wrong in (0.95, 1.05, 0.5, 2.0):
-        assert not verdict(draws, 1000.0 * wrong)
-
-
-def test_the_fast_gaussian_has_its_scale_and_no_other():
-    sample = noise.FastGaussian()((40_000,), 0.37)
-    assert verdict(sample, 0.37)
-    for wrong in (0.95, 1.05, 0.5, 2.0):
-        assert not verdict(sample, 0.37 * wrong)
+def test_both_gaussians_have_their_scale_and_no_other(draws):
+    for sample, std in ((draws, 1000.0), (noise.FastGaussian()((40_000,), 0.37), 0.37)):
+        assert verdict(sample, std)
+        for wrong in (0.95, 1.05, 0.5, 2.0):
+            assert not verdict(sample, std * wrong)
 
 
 def test_small_scales_follow_the_discrete_law_exactly():
