@@ -296,7 +296,7 @@ def test_neighbour_sums_do_not_depend_on_how_many_records_are_formed_at_once(
     offset=st.sampled_from([0.0, 1.0, 1e4, -1e15]),
     bound=st.sampled_from([1e-6, 1.0, 1e6]),
 )
-@settings(max_examples=400)
+@settings(max_examples=850)
 def test_neighbour_sums_of_arbitrary_records(name, seed, n, scale, offset, bound):
     sums = summed(name, bound, rows_at_once=4)
     source = torch.Generator().manual_seed(seed)

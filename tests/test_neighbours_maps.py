@@ -632,7 +632,7 @@ def situations(draw) -> tuple[str, Tensor, list[int], int]:
 
 
 @given(situation=situations(), whole=st.booleans())
-@settings(max_examples=500)
+@settings(max_examples=1200)
 def test_any_neighbour_of_any_records_in_any_division(situation, whole):
     name, chosen, cuts, place = situation
     schema, phi = made(name)

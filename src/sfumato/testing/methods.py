@@ -37,7 +37,7 @@ from sfumato.privacy import (
     epsilon_of,
 )
 from sfumato.privacy.bounding import summand_of
-from sfumato.testing.sums import adversarial_records, check_additive
+from sfumato.testing.sums import BOUNDARIES, adversarial_records, check_additive
 
 BUDGET = Budget(epsilon=2.0, delta=1e-4)
 SHAPE = (1, 8, 8)
@@ -227,7 +227,8 @@ def a_fit_that_strays_from_its_promise_is_caught(case: Case) -> None:
     raise AssertionError("A query that was promised and never asked went unnoticed.")
 
 
-_COUNTS = (0, 1, 2, 15, 16, 17, 63, 64, 65, 127, 128, 129, 511, 513, 1023, 1024, 1025)
+# On both sides of the size of every chunk that records go through.
+_COUNTS = tuple(sorted({0, 1, 2, *(size + d for size in BOUNDARIES for d in (-1, 0, 1))}))
 
 
 def a_neighbour_moves_every_sum_by_its_own_summand(case: Case) -> None:
