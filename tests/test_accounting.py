@@ -149,7 +149,7 @@ def reference_epsilon(plan, neighbours, epsilon):
 @pytest.mark.parametrize("low_noise", [0.03, 0.01, 1e-3, 1e-9])
 def test_a_low_noise_sum_beside_sampled_steps_is_priced_with_bounded_work(low_noise, neighbours):
     plan = (charge(1.0, rate=0.01, steps=1000), charge(low_noise))
-    with no_more_work_than(500):
+    with no_more_work_than(200):
         found = epsilon_of(plan, 1e-5, neighbours)
     ratio = 2 if neighbours is Neighbours.REPLACE_ONE else 1
     alone = epsilon_of_gaussian(ratio / low_noise, 1e-5)
@@ -214,7 +214,7 @@ def norm_excess(mu: float, epsilon: float) -> float:
 
 
 def check_any_plan(plan: tuple[Charge, ...], delta: float, neighbours: Neighbours) -> None:
-    with no_more_work_than(500):
+    with no_more_work_than(200):
         found = epsilon_of(plan, delta, neighbours)
     assert found >= least_epsilon(plan, delta, neighbours) * (1 - 1e-6)
     low, _ = second_epsilon(plan, delta, neighbours)
@@ -246,7 +246,7 @@ def test_many_plans_are_priced_with_bounded_work_and_never_below_a_lower_bound(
 def test_many_different_charges_are_priced_with_bounded_work_too():
     plan = tuple(charge(1 + 0.01 * k, rate=0.01 + 1e-4 * k, steps=10 + k) for k in range(100))
     for some in (plan[:15], plan[:40], plan):
-        with no_more_work_than(500):
+        with no_more_work_than(200):
             found = epsilon_of(some, 1e-5, Neighbours.ZERO_OUT)
         assert second_epsilon(some, 1e-5, Neighbours.ZERO_OUT)[0] <= found
 
@@ -257,7 +257,7 @@ def test_many_different_charges_are_priced_with_bounded_work_too():
 )
 def test_extreme_budgets_are_met_with_bounded_work(name, epsilon):
     budget = Budget(epsilon=epsilon, delta=1e-5)
-    with no_more_work_than(3000):
+    with no_more_work_than(1000):
         multiplier = calibrate(PLANS[name], budget)
     low, high = second_epsilon(PLANS[name](multiplier), 1e-5, budget.neighbours)
     assert low <= epsilon * (1 + 1e-7)
@@ -286,7 +286,7 @@ def test_tiny_deltas_are_answered(delta):
 )
 @pytest.mark.parametrize("name", ["one", "dp-sgd"])
 def test_budgets_that_mean_nothing_are_refused_in_a_sentence_before_any_work(name, budget):
-    with no_more_work_than(100), pytest.raises(BadInput, match=r"\.$"):
+    with no_more_work_than(50), pytest.raises(BadInput, match=r"\.$"):
         calibrate(PLANS[name], Budget(**budget))
 
 

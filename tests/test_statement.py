@@ -160,7 +160,7 @@ def test_plain_sums_of_several_records_are_the_closed_form_under_every_relation(
 def test_the_statement_tells_several_records_where_it_used_to_say_k_times(neighbours):
     budget = Budget(epsilon=1.0, delta=1e-5, neighbours=neighbours)
     plan = (charge(3.0, rate=0.02, steps=200), charge(12.0))
-    with no_more_work_than(800):
+    with no_more_work_than(300):
         told = stated(plan, budget).to_json()
     values = [told["epsilon"], *told["epsilon_k"].values()]
     assert values == sorted(values)

@@ -133,7 +133,7 @@ def test_next_to_no_noise_stated_as_unsampled_is_no_false_statement():
 )
 @settings(max_examples=25, phases=[phase for phase in Phase if phase is not Phase.explain])
 def test_any_charges_are_verified_with_bounded_work(plan, exponent, neighbours):
-    with no_more_work_than(1000):
+    with no_more_work_than(400):
         low, high = second_epsilon(plan, 10**exponent, neighbours)
     assert 0 <= low <= high
     alone = math.hypot(
