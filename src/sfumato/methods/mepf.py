@@ -62,7 +62,7 @@ class Mepf(Method):
     """DP-MEPF for images of 8 to 128 pixels, gray or colour, labelled or not.
 
     **Guarantee**: one release of Σ [φ₁(x), w φ₂(x), 0.1] filed by class, where ‖φ₁‖ = ‖φ₂‖ = 1 because each is divided by its own
-    norm, hence bound √(1 + w² + 0.01); with `stop` one more of the same kind at ten times the noise multiplier; with
+    norm, hence bound √(1 + w² + 0.01); with `stop` one more of the same kind at about ten times the noise multiplier; with
     `encoder="private"`, before them, the noisy gradient steps of its training. All are calibrated jointly. Activations after a
     ReLU are never negative, so under replace-one the sensitivity is √2 times the bound, not twice. Everything after the releases
     is post-processing. A public network must not have been trained on the private data.
@@ -144,7 +144,7 @@ class Mepf(Method):
         above=0,
     )
     stop: bool = setting(
-        "Whether a second release, at ten times the noise multiplier, picks the best generator on the way.",
+        "Whether a second release, at about ten times the noise multiplier, picks the best generator on the way.",
         default=False,
     )
     stop_encoder: str | None = setting(
