@@ -100,16 +100,19 @@ _LOG = _Events(
     }
 )
 _BUDGET = _record("epsilon", "delta", "neighbours")
+_UNIT = _record("name", "read_from", "at_most")
 _CONFIG = _record(
     *("format", "sfumato", "method", "public", "sound"),
     settings=_Named(_PLAIN),
-    data=_record("name", "size"),  # the size only where the relation makes it public
+    # The size, of units, only where the relation makes it public; that of records never where a unit has several.
+    data=_record("name", "size", unit=_UNIT),
     schema=_Free(),  # `Schema.from_json` has a whitelist of its own
     budget=_BUDGET,
 )
 _STATEMENT = _record(
     *("epsilon", "delta", "neighbours", "unit", "not_covered", "paragraph", "sound"),
     budget=_BUDGET,
+    units=_UNIT,
     releases=_Each(
         _record(
             *("label", "bound", "sensitivity", "noise_std", "noise_multiplier", "rate", "steps"),

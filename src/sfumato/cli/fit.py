@@ -15,6 +15,7 @@ from click.core import ParameterSource
 from sfumato.cli.ledger import status, told_ledger
 from sfumato.cli.options import (
     FACTS,
+    UNIT,
     as_plain,
     budget_of,
     budget_options,
@@ -38,6 +39,7 @@ from sfumato.cli.options import (
     seed_option,
     set_option,
     synthesizer_of,
+    unit_options,
     warn_large_delta,
 )
 from sfumato.cli.printing import print_json, print_table
@@ -144,6 +146,7 @@ def _settings_page(names: list[str]) -> str:
 @data_option
 @budget_options
 @set_option
+@unit_options
 @facts_options
 @json_option
 @debug_option
@@ -154,6 +157,8 @@ def plan(
     delta: float,
     neighbours: str,
     settings: tuple[str, ...],
+    unit: str | None,
+    per_unit: int | None,
     as_json: bool,
     **facts: Any,
 ) -> None:
@@ -163,14 +168,21 @@ def plan(
     Example:
       sfumato plan merf --data fashion-mnist:train --epsilon 1 --delta 1e-5
       sfumato plan merf --data digits:train --epsilon 2 --delta 1e-5 --neighbours replace-one --json
+      sfumato plan merf --data scans/ --image-size 64 --unit 'patient_(\\d+)' --epsilon 1 --delta 1e-5
     """
-    from sfumato.data import schema_of
+    from sfumato.data import load, schema_of
+    from sfumato.data.units import RECORD, RECORDS
 
     budget = budget_of(epsilon, delta, neighbours)
     synthesizer = synthesizer_of(method, parse_settings(settings))
-    schema, size = schema_of(spec, **parse_facts(**facts))
+    stated = parse_facts(**facts)
+    schema, size = schema_of(spec, **stated)
+    protected = RECORDS
+    if unit not in (None, RECORD) or per_unit is not None:
+        # How many units there are stands in the rows, and none is read.
+        protected, size = load(spec, **stated, unit=unit, per_unit=per_unit).unit, None
     warn_large_delta(budget, size)
-    statement = synthesizer.promise(schema, budget)
+    statement = synthesizer.promise(schema, budget, protected)
     charges, spent, under = statement.charges, statement.epsilon, statement.epsilon_under()
     if as_json:
         kept = ("epsilon", "delta", "neighbours", "unit", "budget", "releases", "epsilon_under")
@@ -186,7 +198,7 @@ def plan(
         return
     click.echo(
         f"{method} on {spec} would spend ε = {spent:.4g} at δ = {budget.delta:g} "
-        f"under {budget.neighbours.value}, where {budget.neighbours.meaning}, on:"
+        f"under {budget.neighbours.value}, where {budget.neighbours.meaning(protected)}, on:"
     )
     print_table(
         (
@@ -252,6 +264,7 @@ def plan(
     help="Reserve this run in the data set's ledger before a row is read, or be refused (sfumato ledger init).",
 )
 @click.option("--allow-empty", is_flag=True, help="Go on though a class has no record.")
+@unit_options
 @facts_options
 @output_options
 @click.pass_context
@@ -271,6 +284,8 @@ def fit(
     resume: bool,
     ledger_folder: Path | None,
     allow_empty: bool,
+    unit: str | None,
+    per_unit: int | None,
     quiet: bool,
     as_json: bool,
     **facts: Any,
@@ -283,6 +298,7 @@ def fit(
       sfumato fit merf --data digits:train --epsilon 2 --delta 1e-5 --out runs/digits --set steps=500
       sfumato fit merf --data photos/ --image-size 32 --channels 3 --epsilon 4 --delta 1e-6 --out runs/photos
       sfumato fit merf --data photos/ --image-size 32 --epsilon 1 --delta 1e-6 --out runs/one --ledger ledgers/photos
+      sfumato fit merf --data scans/ --image-size 64 --unit '(?P<patient>person\\d+)' --epsilon 1 --delta 1e-6 --out runs/scans
       sfumato fit merf --from-release runs/first --set steps=6000 --out runs/longer
     """
     progress = progress_for(quiet)
@@ -308,15 +324,16 @@ def fit(
         synthesizer = synthesizer_of(method, given, seed)
         resume = check_run_folder(out, resume)
         stated = parse_facts(**facts)
-        data = load_data(spec, progress, **stated)
+        data = load_data(spec, progress, **stated, unit=unit, per_unit=per_unit)
         public = _public(public_spec, data.schema, progress)
-        if ledger_folder is not None:
-            from sfumato.data import schema_of
+        from sfumato.data import schema_of
+        from sfumato.privacy.units import size_of
 
+        if ledger_folder is not None:
             # Not even to count is a row read before the run is reserved.
-            warn_large_delta(budget, schema_of(spec, **stated)[1])
+            warn_large_delta(budget, schema_of(spec, **stated)[1] if data.unit.single else None)
         elif budget.neighbours.size_is_public:
-            warn_large_delta(budget, len(data))
+            warn_large_delta(budget, size_of(data))
         synthesizer.fit(
             data,
             budget,
@@ -374,7 +391,7 @@ def _public(spec: str | None, like: Schema, progress: Progress) -> Dataset | Non
 
 
 # What an earlier run has settled already: its data, their public facts, and the budget.
-_SETTLED = ("spec", "epsilon", "delta", "neighbours", *FACTS)
+_SETTLED = ("spec", "epsilon", "delta", "neighbours", *UNIT, *FACTS)
 
 
 def _was_given(context: click.Context, name: str) -> bool:

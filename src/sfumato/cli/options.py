@@ -68,6 +68,24 @@ facts_options = _stack(
 )
 
 
+unit_options = _stack(
+    click.option(
+        "--unit",
+        metavar="record|folder|RULE|COLUMN",
+        help="Who is protected, where a person may have several records: a regular expression with one group over each file's "
+        "path ('patient_(\\d+)'), folder (each file's innermost one), a column of a table, or an array of an .npz.",
+    ),
+    click.option(
+        "--per-unit",
+        type=click.IntRange(1),
+        metavar="K",
+        help="How many records of a unit count at most, drawn at random (64); a unit counts once however many it has.",
+    ),
+)
+# How `unit_options` are called.
+UNIT = ("unit", "per_unit")
+
+
 def out_option(
     metavar: str,
     about: str,

@@ -28,6 +28,7 @@ from sfumato.data.sources import (
     image_shape,
     pixel_scale,
 )
+from sfumato.data.units import RECORDS, Unit, Units, by_column, unit_of
 from sfumato.errors import BadInput
 from sfumato.files import as_path
 
@@ -40,12 +41,14 @@ class Batch:
     """Some rows.
 
     `values` are images (m, C, H, W) as uint8 or float32, or a table (m, d) as float32 with
-    categories as codes and missing values as NaN; `labels` are int64 (m,), −1 where a label is no known class.
+    categories as codes and missing values as NaN; `labels` are int64 (m,), −1 where a label is no known class. `shares` are the
+    wall's: how much each record counts of its unit (`privacy.units`), None where a record is a unit.
     """
 
     # Rows are private: a batch that ends up in a log shows none.
     values: torch.Tensor = field(repr=False)
     labels: torch.Tensor | None = field(repr=False)
+    shares: torch.Tensor | None = field(default=None, repr=False)
 
     def __len__(self) -> int:
         return len(self.values)
@@ -63,15 +66,23 @@ class Dataset:
     """Rows behind a public Schema.
 
     `published_as` is set for the named sets only: anyone can fetch these very rows, so what is computed from them may be kept.
+    `units` says whose records these are, where a person may have several.
     """
 
     def __init__(
-        self, source: Source, schema: Schema, name: str, *, published_as: str | None = None
+        self,
+        source: Source,
+        schema: Schema,
+        name: str,
+        *,
+        published_as: str | None = None,
+        units: Units | None = None,
     ) -> None:
         self._source = source
         self.schema = schema
         self.name = name
         self.published_as = published_as
+        self.units = units
 
     def __len__(self) -> int:
         return len(self._source)
@@ -81,6 +92,11 @@ class Dataset:
         schema = self.schema
         facts = f"{schema.kind}, shape={schema.shape}, classes={schema.n_classes}"
         return f"Dataset({self.name!r}, {facts})"
+
+    @property
+    def unit(self) -> Unit:
+        """What the unit of privacy is: public."""
+        return RECORDS if self.units is None else self.units.about
 
     @property
     def random_access(self) -> bool:
@@ -171,6 +187,8 @@ class Dataset:
         classes: Sequence[str] | int | None = None,
         bits: int | None = None,
         value_range: ValueRange | None = None,
+        unit: Any = None,
+        per_unit: int | None = None,
         name: str = "arrays",
     ) -> Dataset:
         """Images N×C×H×W, N×H×W or N×H×W×3 in a public range.
@@ -179,6 +197,8 @@ class Dataset:
         `value_range` says which numbers stand for black and white; other whole numbers need it, or
         `bits`. The array is here in full, so floating point that leaves its range is refused.
         `labels` are whole numbers 0 … classes − 1; `classes` is their number or their names.
+        `unit` has a value for each record, the same for records of one person: a person is then what is protected, and at
+        most `per_unit` records of each count.
         """
         pixels = np.asarray(images)
         stated = stated_range(bits, value_range)
@@ -201,13 +221,22 @@ class Dataset:
         schema = Schema(kind="images", shape=shape, classes=names, value_range=stated)
         if scale is not None:
             pixels = scale(pixels)
-        return cls.from_values(pixels, labels, schema=schema, name=name)
+        return cls.from_values(
+            pixels, labels, schema=schema, unit=unit, per_unit=per_unit, name=name
+        )
 
     @classmethod
     def from_values(
-        cls, values: Any, labels: Any = None, *, schema: Schema, name: str = "arrays"
+        cls,
+        values: Any,
+        labels: Any = None,
+        *,
+        schema: Schema,
+        unit: Any = None,
+        per_unit: int | None = None,
+        name: str = "arrays",
     ) -> Dataset:
-        """Rows in the form a Batch has them, checked against `schema`.
+        """Rows in the form a Batch has them, checked against `schema`; `unit` as in `from_arrays`.
 
         Images (n, C, H, W), bytes or floating point in 0 … 1 whatever the schema's `value_range`
         (that is of stored numbers), or a table (n, d) of numbers and category codes.
@@ -235,15 +264,33 @@ class Dataset:
                 )
             rows = rows.astype(np.float32, copy=False)
             _check_table(rows, schema)
-        return cls(ArraySource(rows, _checked_labels(labels, len(rows), schema)), schema, name)
+        source = ArraySource(rows, _checked_labels(labels, len(rows), schema))
+        units = None if unit is None else units_of(unit, per_unit, len(rows), name)
+        return cls(source, schema, name, units=units)
 
     @classmethod
-    def from_table(cls, columns: Mapping[str, Any], schema: Schema, name: str = "table") -> Dataset:
-        """A table from a mapping of names to arrays, or a DataFrame; categories by their names."""
+    def from_table(
+        cls,
+        columns: Mapping[str, Any],
+        schema: Schema,
+        name: str = "table",
+        *,
+        unit: str | None = None,
+        per_unit: int | None = None,
+    ) -> Dataset:
+        """A table from a mapping of names to arrays, or a DataFrame; categories by their names.
+
+        `unit` is a column that is the same for records of one person, and need not be in the schema.
+        """
         from sfumato.data.tables import encode_columns
 
         values, labels = encode_columns(columns, schema)
-        return cls.from_values(values, labels, schema=schema, name=name)
+        data = cls.from_values(values, labels, schema=schema, name=name)
+        if unit is not None:
+            if unit not in columns:
+                raise BadInput(f"The table has no column {unit!r}; name one that tells the unit.")
+            data.units = units_of(columns[unit], per_unit, len(data), name, unit)
+        return data
 
     def check(self) -> None:
         """Read everything once and raise BadInput where rows do not fit the schema.
@@ -292,6 +339,24 @@ class _TorchView(TorchDataset[tuple[torch.Tensor, int]]):
         rows = batch.pixels() if self._data.schema.kind == "images" else batch.values
         labels_ = [-1] * len(batch) if batch.labels is None else batch.labels.tolist()
         return list(zip(rows, labels_, strict=True))
+
+
+def units_of(
+    values: Any, per_unit: int | None, records: int, name: str, column: str | None = None
+) -> Units:
+    """Units by one value a record, which are here in full."""
+    found = np.asarray(values)
+    if found.ndim != 1 or len(found) != records or found.dtype.kind not in "iuUSOb":
+        raise BadInput(
+            "`unit` must be a flat array of whole numbers or text, one for each record; pass such a one."
+        )
+    about = unit_of(
+        column or "unit",
+        "one value for each record" if column is None else f"the column {column!r}",
+        per_unit,
+    )
+    keys = list(by_column(found.tolist(), column or "unit"))
+    return Units(about, lambda: keys, name)
 
 
 def _tensor(values: Array) -> torch.Tensor:

@@ -69,6 +69,7 @@ class FolderSource(Source):
         threads: int | None = None,
         fallback: ValueRange | None = None,
     ) -> None:
+        self._folder = folder
         self._shape = schema.shape
         self._range = schema.value_range
         self._fallback = fallback
@@ -89,6 +90,10 @@ class FolderSource(Source):
 
     def __len__(self) -> int:
         return len(self._files)
+
+    def paths(self) -> Iterator[str]:
+        """Where each record lies below the folder, with / between the parts."""
+        return (Path(os.path.relpath(file, self._folder)).as_posix() for file in self._files)
 
     def blocks(self, size: int) -> Iterator[Rows]:
         with self._pool() as pool:

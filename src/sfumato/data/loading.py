@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import os
 import stat
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from sfumato.data.catalogue import NamedSet, find_named, unknown_name
-from sfumato.data.dataset import Dataset, stated_range
+from sfumato.data.dataset import Dataset, stated_range, units_of
 from sfumato.data.folders import FolderSource, class_folders
 from sfumato.data.schema import Schema, ValueRange, class_names
 from sfumato.data.sources import (
@@ -36,6 +36,7 @@ from sfumato.data.sources import (
     read_range,
 )
 from sfumato.data.tables import TableFile
+from sfumato.data.units import RECORD, PathRule, Units, by_column, unit_of
 from sfumato.data.writers import schema_beside
 from sfumato.errors import BadInput
 from sfumato.files import check_file
@@ -51,6 +52,8 @@ def load(
     classes: Sequence[str] | int | None = None,
     bits: int | None = None,
     value_range: ValueRange | None = None,
+    unit: Any = None,
+    per_unit: int | None = None,
     progress: Progress | None = None,
 ) -> Dataset:
     """A data set by name ("fashion-mnist:test") or path (folder, .npz, .csv, .parquet, IDX).
@@ -59,13 +62,64 @@ def load(
     `NAME.schema.json` beside the file, else from the other arguments together with folder names
     and file headers. `value_range` (or `bits`, for 0 … 2^bits − 1) says which stored numbers of
     images stand for black and white; it is needed wherever the stored type is not a byte.
+
+    `unit` says whose records these are, where a person may have several and all of them are to be protected together: of a
+    folder, a regular expression with one group over each file's path ("patient_(\\d+)"), or "folder" for the innermost folder
+    of each file; of a table, a column; of .npz, an array in it; or an array with a value for each record. At most `per_unit`
+    records of a unit count (64 if nothing is stated). "record" means that each record stands for itself.
     """
     facts = _Facts(schema, image_size, channels, classes, stated_range(bits, value_range))
     named = _named(spec, facts)
     if named is not None:
         entry, split = named
-        return entry.load(split, progress=progress)
-    return _open(Path(spec), facts)
+        data = entry.load(split, progress=progress)
+    else:
+        data = _open(Path(spec), facts)
+    data.units = _units(data, spec, unit, per_unit)
+    return data
+
+
+def _units(data: Dataset, spec: str | Path, unit: Any, per_unit: int | None) -> Units | None:
+    """Whose records these are, as the caller states it; nothing is read for it yet."""
+    if unit is None or (isinstance(unit, str) and unit == RECORD):
+        if per_unit is not None:
+            raise BadInput(
+                "--per-unit says how many records of a unit count; say by --unit what a unit is."
+            )
+        return None
+    if not isinstance(unit, str):
+        return units_of(unit, per_unit, len(data), data.name)
+    source = data._source
+    if isinstance(source, FolderSource):
+        rule = PathRule(unit, labelled=data.schema.labelled)
+        about = unit_of(rule.name, rule.read_from, per_unit)
+        return Units(about, lambda: map(rule, source.paths()), data.name)
+    if isinstance(source, TableFile):
+        if unit not in source.header:
+            raise BadInput(f"{spec} has no column {unit!r}; name one that tells the unit (--unit).")
+        about = unit_of(unit, f"the column {unit!r}", per_unit)
+        return Units(about, lambda: by_column(source.cells(unit), unit), data.name)
+    path = Path(spec)
+    members = npz_members(path) if path.suffix.lower() == ".npz" and path.is_file() else {}
+    if unit not in members:
+        known = ", ".join(sorted(set(members) - {"images", "labels", "classes", "value_range"}))
+        raise BadInput(
+            f"{spec} does not say what a unit {unit!r} is"
+            + (f" (it has {known})" if known else "")
+            + "; name an array of an .npz file, a column of a table or a rule for a folder's files, or pass an array in Python."
+        )
+    stored = members[unit]
+    if stored.shape != (len(data),) or stored.dtype.kind not in "iuUSb":
+        raise BadInput(
+            f"The array {unit!r} of {spec} is not one whole number or text for each record; store such a one."
+        )
+    about = unit_of(unit, f"the array {unit!r}", per_unit)
+    return Units(about, lambda: by_column(_cells(stored), unit), data.name)
+
+
+def _cells(stored: Stored) -> Iterator[Any]:
+    for block in stored.blocks(8192):
+        yield from block.tolist()
 
 
 def load_like(

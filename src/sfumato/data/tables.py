@@ -340,9 +340,21 @@ class TableFile(StreamSource):
         return self._size
 
     def blocks(self, size: int) -> Iterator[Rows]:
-        pieces = self._parquet_pieces(size) if self._parquet else self._csv_pieces()
-        for piece in _rebatched(pieces, size):
+        for piece in _rebatched(self._pieces(size, self._kinds()), size):
             yield self._rows(piece)
+
+    def cells(self, name: str) -> Iterator[Any]:
+        """One column, whether the schema has it or not: text in a .csv, else as it is stored."""
+        for piece in self._pieces(PARQUET_ROWS, {name: pa.string()}):
+            yield from piece.column(name).to_pylist()
+
+    @property
+    def header(self) -> tuple[str, ...]:
+        return tuple(self._header)
+
+    def _pieces(self, size: int, kinds: dict[str, Any]) -> Iterator[pa.Table]:
+        """The columns named in `kinds`, as these types in a .csv."""
+        return self._parquet_pieces(size, list(kinds)) if self._parquet else self._csv_pieces(kinds)
 
     def _rows(self, piece: pa.Table) -> Rows:
         arrays = {name: piece.column(name).combine_chunks() for name in column_names(self.schema)}
@@ -393,8 +405,7 @@ class TableFile(StreamSource):
             self._layout = file.schema_arrow
             return list(self._layout.names)
 
-    def _parquet_pieces(self, size: int) -> Iterator[pa.Table]:
-        names = column_names(self.schema)
+    def _parquet_pieces(self, size: int, names: list[str]) -> Iterator[pa.Table]:
         # One row group at a time, each through a small buffer: Arrow would read far ahead.
         options = {"buffer_size": 1 << 16, "pre_buffer": False}
         rows = 0
@@ -493,14 +504,15 @@ class TableFile(StreamSource):
             what = "numbers" if name in numerical else "text in UTF-8"
         return f"{what} in column {name!r}"
 
-    def _csv_pieces(self) -> Iterator[pa.Table]:
+    def _kinds(self) -> dict[str, Any]:
         schema = self.schema
         kinds: dict[str, Any] = {name: pa.string() for name in column_names(schema)}
         if schema.kind == "images":
             pixel = pa.uint8() if self._scale is None else pa.float64()
-            kinds |= dict.fromkeys(pixel_names(schema), pixel)
-        else:
-            kinds |= {c.name: pa.float64() for c in schema.columns if c.kind == "numerical"}
+            return kinds | dict.fromkeys(pixel_names(schema), pixel)
+        return kinds | {c.name: pa.float64() for c in schema.columns if c.kind == "numerical"}
+
+    def _csv_pieces(self, kinds: dict[str, Any]) -> Iterator[pa.Table]:
         places = {name: str(index) for index, name in enumerate(self._header)}
         parse = pa_csv.ParseOptions(
             newlines_in_values=False,

@@ -31,6 +31,7 @@ from sfumato.data import Dataset, Schema
 from sfumato.data.inspection import refuse_implausible
 from sfumato.data.pictures import sample_grid
 from sfumato.data.sources import Array, Rows, Source
+from sfumato.data.units import RECORDS, Unit
 from sfumato.errors import BadInput, CorruptArtifact, PlanMismatch, RunConflict, SfumatoError
 from sfumato.generators.training import Part, Training
 from sfumato.methods.counts import apportion
@@ -56,6 +57,7 @@ from sfumato.privacy import (
 )
 from sfumato.privacy.query import calibrated, claimed, plan
 from sfumato.privacy.store import FORMAT
+from sfumato.privacy.units import size_of
 from sfumato.progress import Progress, Stage
 from sfumato.public.codec import codec_from_state
 
@@ -212,11 +214,13 @@ class Method(Learnt, Configured, ABC):
         self._check(schema)
 
     @final
-    def promise(self, schema: Schema, budget: Budget) -> PrivacyStatement:
+    def promise(self, schema: Schema, budget: Budget, unit: Unit = RECORDS) -> PrivacyStatement:
         """The statement that a fit would end with. Touches no data."""
-        return self._promised(schema, budget)[1]
+        return self._promised(schema, budget, unit)[1]
 
-    def _promised(self, schema: Schema, budget: Budget) -> tuple[float, PrivacyStatement]:
+    def _promised(
+        self, schema: Schema, budget: Budget, unit: Unit = RECORDS
+    ) -> tuple[float, PrivacyStatement]:
         """The noise that the budget asks for, in units of one sum's bound, and the statement."""
         self.check(schema)
         queries = self.queries(schema, budget)
@@ -226,7 +230,7 @@ class Method(Learnt, Configured, ABC):
         ledger = _ledger(charges, budget, sound=counted is None)
         for charge in charges:
             ledger.charge(charge)
-        return noise, replace(PrivacyStatement.of(ledger), budget=budget, claimed=counted)
+        return noise, replace(PrivacyStatement.of(ledger, unit), budget=budget, claimed=counted)
 
     def check_public(self, schema: Schema, public: Dataset | None) -> None:
         """Raise unless `public` is what this method can use beside private data of `schema`."""
@@ -335,8 +339,9 @@ class Method(Learnt, Configured, ABC):
         self.check_public(schema, public)
         origin = config["data"]
         data = Dataset(_NotAtHand(origin["size"] or 1), schema, origin["name"])
+        unit = Unit.from_json(origin.get("unit"))
         try:
-            return self._learn(data, budget, public, saved, out, resume, progress)
+            return self._learn(data, budget, public, saved, out, resume, progress, unit=unit)
         finally:
             saved.close()
 
@@ -351,10 +356,12 @@ class Method(Learnt, Configured, ABC):
         progress: Progress | None,
         allow_empty: bool = True,
         ledger: Path | str | None = None,
+        unit: Unit | None = None,
     ) -> Self:
         """`fit`, or with an `earlier` run, whose releases are taken over, `refit`."""
         progress = progress or Progress()
         schema = data.schema
+        unit = unit or data.unit
         # Only what is public: the folder is claimed before a row is read, even to count.
         known = self._config(schema, budget, data.name, None, public.name if public else None)
         known.pop("data")
@@ -379,7 +386,8 @@ class Method(Learnt, Configured, ABC):
                 self._refuse_private(data, public)
             if reservation is not None:
                 reservation.recognise(data)
-            known["data"] = {"name": data.name, "size": size}
+            told = {} if unit.single else {"unit": unit.to_json()}
+            known["data"] = {"name": data.name, "size": size, **told}
             if store.begun and store.record("config").get("data") != known["data"]:
                 raise RunConflict(
                     f"{out} was begun with other settings (data); resume with the same ones or choose another folder."
@@ -387,10 +395,10 @@ class Method(Learnt, Configured, ABC):
             if reservation is not None:
                 reservation.begin()
             if not store.begun:
-                self._begin(store, schema, budget, earlier, known)
+                self._begin(store, schema, budget, earlier, known, unit)
             if earlier is not None:
                 store.adopt(earlier.answers())
-            self._train(data, store, budget, public, progress)
+            self._train(data, store, budget, public, progress, unit)
             if out is not None:
                 self._seal(store)
                 export(store, Path(out))
@@ -438,12 +446,12 @@ class Method(Learnt, Configured, ABC):
         return book.reserve(store, promised.charges, budget, method=self.info.name, plan_at=plan_at)
 
     def _public_size(self, data: Dataset, budget: Budget, earlier: SavedRun | None) -> int | None:
-        """The number of records where the relation makes it public; a data set without any is refused."""
+        """The number of units where the relation makes it public; a data set without any record is refused."""
         if earlier is not None:
             return earlier.config["data"]["size"]
         if len(data) == 0:
             raise BadInput("The data set holds no record; check the path and the split.")
-        return len(data) if budget.neighbours.size_is_public else None
+        return size_of(data) if budget.neighbours.size_is_public else None
 
     def _begin(
         self,
@@ -452,11 +460,12 @@ class Method(Learnt, Configured, ABC):
         budget: Budget,
         earlier: SavedRun | None,
         config: dict[str, Any],
+        unit: Unit,
     ) -> None:
         """Write down the promise: of this plan, or, with an earlier run, that run's own, which was paid for."""
         published.check("config", config)
         if earlier is None:
-            noise, promised = self._promised(schema, budget)
+            noise, promised = self._promised(schema, budget, unit)
             told, charges = promised.to_json(), promised.charges
         else:
             noise = earlier.noise_multiplier or self._promised(schema, budget)[0]
@@ -471,6 +480,7 @@ class Method(Learnt, Configured, ABC):
         budget: Budget,
         public: Dataset | None,
         progress: Progress,
+        unit: Unit,
     ) -> None:
         """Fit within the promise that the store holds, and compare what was spent with it."""
         for name in learnt(self):
@@ -494,7 +504,7 @@ class Method(Learnt, Configured, ABC):
                 f"{self.info.name} spent other than it promised; this is a bug in the method, and its result was discarded."
             )
         self.statement_ = PrivacyStatement(
-            budget=budget, epsilon=store.epsilon, charges=promised, claimed=counted
+            budget=budget, epsilon=store.epsilon, charges=promised, claimed=counted, unit=unit
         )
         self.log_ = store.read_log()
 

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, TypeGuard
 
 from sfumato.data import Schema
+from sfumato.data.units import Unit
 from sfumato.errors import BadInput, CorruptArtifact, RunConflict, SfumatoError
 from sfumato.files import as_path, atomic_folder, atomic_path, read_json, sha256_of
 from sfumato.privacy import Budget, Plan, PrivacyStatement, Release, epsilon_of
@@ -100,6 +101,14 @@ class SavedRun:
             raise self._damaged("config.json", f"its budget: {error}") from error
 
     @cached_property
+    def unit(self) -> Unit:
+        """What the unit of privacy is."""
+        try:
+            return Unit.from_json(self.config["data"].get("unit"))
+        except BadInput as error:
+            raise self._damaged("config.json", f"its data: {error}") from error
+
+    @cached_property
     def statement_json(self) -> dict[str, Any]:
         kinds = {"epsilon": _NUMBER, "delta": _NUMBER, "neighbours": str, "releases": list}
         return self._object("statement.json", self._fact("statement"), kinds)
@@ -167,6 +176,7 @@ class SavedRun:
             epsilon=float(told["epsilon"]),
             charges=self.charges,
             claimed=counted,
+            unit=self.unit,
         )
         cost = epsilon_of(
             self.charges,

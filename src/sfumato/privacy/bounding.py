@@ -238,24 +238,28 @@ class _Rounded(ABC):
 
     phi: RecordMap
 
-    def __init__(self, width: int) -> None:
+    def __init__(self, width: int, shares: int) -> None:
         self.rows_at_once: int = _most_rows(width)
+        self._shares = shares  # of a unit; a record counts as many times as it has of them
         self._sizes: dict[Any, tuple[int, ...]] = {}
 
     @abstractmethod
     def _raw(self, batch: Batch) -> Iterator[Tensor]:
         """All that φ says of a batch, before bounding: tensors of (numbers, n)."""
 
-    def _parts(self, batch: Batch) -> Iterator[tuple[Batch, int]]:
-        """The batch in parts of public sizes, and how many records of each, from the front, are real."""
+    def _parts(self, batch: Batch) -> Iterator[tuple[Batch, Tensor]]:
+        """The batch in parts of public sizes, and how many times each row counts; those that fill up stand behind all others."""
         sizes = self.sizes(batch)
+        times = _times(batch, self._shares)
         start = 0
         for size in sizes:
             # Filled up where a good part of it is real; the last size takes what is left.
             least = 1 if size == sizes[-1] else size // (2 if size == sizes[0] else 4)
             while (left := len(batch) - start) >= least:
                 count = min(left, size)
-                yield _filled(batch, start, count, size), count
+                real = torch.zeros(size, dtype=times.dtype)
+                real[:count] = times[start : start + count]
+                yield _filled(batch, start, count, size), real
                 start += count
 
     def sizes(self, batch: Batch) -> tuple[int, ...]:
@@ -304,14 +308,16 @@ class BoundedSum(_Rounded):
     """Adds up φ over a batch, in whole grid units: what an engine computes on each piece of the data.
 
     **Guarantee**: S(A ∪ {x}) − S(A) = S({x}) exactly, and ‖S({x})‖₂ ≤ enforced_bound(φ) ÷ grid, for any records, if φ is row-wise
-    and the library it calls computes alike what it computed alike for public records (`sizes`).
+    and the library it calls computes alike what it computed alike for public records (`sizes`). With `shares` the same holds of
+    units in place of records (`privacy.units`).
     """
 
-    def __init__(self, phi: FeatureMap) -> None:
+    def __init__(self, phi: FeatureMap, shares: int = 1) -> None:
         check_bound(phi.bound)
-        super().__init__(phi.dim)
+        super().__init__(phi.dim, shares)
         self.phi: FeatureMap = phi
-        self.grid = grid_of(phi.bound)
+        self._grid = grid_of(phi.bound)  # of a record's row
+        self.grid = self._grid / shares  # of sums
         self.shape: tuple[int, ...] = (phi.segments, phi.dim)
         self._reach = phi.bound * math.sqrt(1 + _SLACK)
 
@@ -319,15 +325,15 @@ class BoundedSum(_Rounded):
         """The sum over the batch in grid units, (segments, dim), int64."""
         total = torch.zeros(self.shape, dtype=torch.int64)
         with torch.no_grad():
-            for part, count in self._parts(batch):
-                total += self._of_part(part, count)
+            for part, times in self._parts(batch):
+                total += self._of_part(part, times)
         return total
 
-    def _of_part(self, part: Batch, count: int) -> Tensor:
+    def _of_part(self, part: Batch, times: Tensor) -> Tensor:
         total = torch.zeros(self.shape, dtype=torch.int64)
         squares = torch.zeros(len(part), dtype=torch.float64)
         segment, pieces = self.phi.filed(part)
-        member = self._member(_checked_segment(segment, len(part)), len(part), count)
+        member = self._member(_checked_segment(segment, len(part)), times)
         # In hope that no row is too long, all are added up on the way.
         for start, units, _, _ in self._units(pieces):
             total[:, start : start + len(units)] = self._sum(units, member)
@@ -355,10 +361,10 @@ class BoundedSum(_Rounded):
         return total
 
     def rows(self, batch: Batch) -> Tensor:
-        """Each record's contribution after bounding, in grid units, (n, dim)."""
+        """Each record's row after bounding, in units of its grid, (n, dim)."""
         found = [torch.empty(0, self.phi.dim)]
         with torch.no_grad():
-            for part, count in self._parts(batch):
+            for part, _ in self._parts(batch):
                 rows = torch.zeros(self.phi.dim, len(part))
                 squares = torch.zeros(len(part), dtype=torch.float64)
                 pieces = self.phi.filed(part)[1]
@@ -370,8 +376,9 @@ class BoundedSum(_Rounded):
                 for start, units, piece, factor in self._units(pieces) if len(unfit) else ():
                     long[start : start + len(units)] = piece[:, unfit].to(torch.float64) * factor
                 rows[:, unfit] = self._shortened(long)
-                found.append(rows[:, :count].T)
-        return torch.cat(found)
+                found.append(rows.T)
+        # Only the last part is filled up.
+        return torch.cat(found)[: len(batch)]
 
     def _units(self, pieces: Pieces) -> Iterator[tuple[int, Tensor, Tensor, float]]:
         """φ in pieces: (first feature, whole grid units (features, n), the piece itself, its factor); every feature once."""
@@ -387,21 +394,21 @@ class BoundedSum(_Rounded):
             # One scratch block for all pieces stays in the cache; fresh memory each time would not.
             if scratch.shape != piece.shape:
                 scratch = torch.empty(piece.shape)
-            units = torch.mul(piece.to(torch.float32), factor / self.grid, out=scratch).round_()
+            units = torch.mul(piece.to(torch.float32), factor / self._grid, out=scratch).round_()
             if self.phi.non_negative:
                 units.clamp_(min=0)
             yield start, units, piece, factor
 
     def _unfit(self, squares: Tensor) -> Tensor:
         """Which rows are too long, or not finite; each by its own norm."""
-        limit = (self.phi.bound / self.grid) ** 2 * (1 + _SLACK)
+        limit = (self.phi.bound / self._grid) ** 2 * (1 + _SLACK)
         return (~(squares <= limit)).nonzero()[:, 0]  # NaN is unfit as well
 
     def _shortened(self, long: Tensor) -> Tensor:
         """Rows (dim, k) scaled to the length at which clipping begins, in grid units rounded towards zero; float32."""
         if self.phi.non_negative:
             long = long.clamp(min=0)
-        kept = clipped(long.T, self._reach).div_(self.grid).trunc_()
+        kept = clipped(long.T, self._reach).div_(self._grid).trunc_()
         return kept.T.to(torch.float32)  # whole numbers below 2²⁴
 
     def _raw(self, batch: Batch) -> Iterator[Tensor]:
@@ -411,22 +418,21 @@ class BoundedSum(_Rounded):
         for _, piece, _ in pieces:
             yield piece
 
-    def _member(self, segment: Tensor | None, rows: int, count: int) -> Tensor:
-        """(n, segments) zeros and ones: which block each row belongs to; rows that fill up a batch are in none."""
-        real = torch.arange(rows) < count
+    def _member(self, segment: Tensor | None, times: Tensor) -> Tensor:
+        """(n, segments): how many times each row counts in each block; all but one are zero."""
         if segment is None:
             if self.phi.segments == 1:
-                return real[:, None].to(torch.float32)
-            segment = torch.zeros(rows, dtype=torch.int64)  # all in block 0, and in no other
+                return times[:, None].to(torch.float32)
+            segment = torch.zeros(len(times), dtype=torch.int64)  # all in block 0, and in no other
         # Columns up to a multiple of 16 make the product twice as fast.
         columns = torch.arange(-(-self.phi.segments // 16) * 16)
         inside = (segment[:, None] == columns) & (columns < self.phi.segments)
-        return (inside & real[:, None]).to(torch.float32)
+        return (inside * times[:, None]).to(torch.float32)
 
     def _sum(self, units: Tensor, member: Tensor) -> Tensor:
         """Whole numbers (features, n) added up by block, (segments, features), without a rounding error."""
         low, high = torch.aminmax(units.T if units.T.is_contiguous() else units)
-        if len(member) * max(-float(low), float(high)) > _EXACT_FLOAT32:
+        if len(member) * self._shares * max(-float(low), float(high)) > _EXACT_FLOAT32:
             units, member = units.to(torch.float64), member.to(torch.float64)  # exact up to 2⁵³
         return (units @ member).T[: self.phi.segments]
 
@@ -435,25 +441,28 @@ class OuterSum(_Rounded):
     """Adds up a ⊗ b over a batch, in whole grid units, by one matrix product a class.
 
     **Guarantee**: as `BoundedSum`. Both factors are clipped and rounded to whole numbers of at most 2¹⁶ before the product, so
-    every product and every sum of up to 2²¹ of them is exact in double precision.
+    every product and every sum of up to 2²¹ of them is exact in double precision, or of 2¹³ that count up to 2⁸ times.
     """
 
-    def __init__(self, phi: OuterMap) -> None:
+    def __init__(self, phi: OuterMap, shares: int = 1) -> None:
         check_bound(phi.left_bound)
         check_bound(phi.right_bound)
         if phi.symmetric and (phi.left != phi.right or phi.left_bound != phi.right_bound):
             raise BadInput("A symmetric product needs two equal factors; give one width and bound.")
-        super().__init__(phi.left + phi.right)
+        super().__init__(phi.left + phi.right, shares)
         self.phi: OuterMap = phi
         self.grids = tuple(grid_of(b, _FACTOR_DIGITS) for b in (phi.left_bound, phi.right_bound))
-        self.grid = self.grids[0] * self.grids[1]
+        self.grid = self.grids[0] * self.grids[1] / shares
         self.shape: tuple[int, ...] = (phi.segments, phi.dim)
 
     def __call__(self, batch: Batch) -> Tensor:
         """The sum over the batch in grid units, (segments, left · right), int64."""
         total = torch.zeros(self.phi.segments, self.phi.left, self.phi.right, dtype=torch.int64)
+        times = _times(batch, self._shares)
         for start in range(0, len(batch), self.rows_at_once):
             left, right, segment = self._bounded(batch, start)
+            if self._shares > 1:
+                left = left * times[start : start + len(left), None]
             for code in segment.unique().tolist():
                 if 0 <= code < self.phi.segments:
                     chosen = (segment == code).nonzero()[:, 0]
@@ -473,7 +482,10 @@ class OuterSum(_Rounded):
         labels = None if batch.labels is None else batch.labels[rows]
         found: list[tuple[Tensor, Tensor, Tensor]] = []
         with torch.no_grad():
-            for part, count in self._parts(Batch(batch.values[rows], labels)):
+            behind = len(batch.values[rows])
+            for part, _ in self._parts(Batch(batch.values[rows], labels)):
+                count = min(len(part), behind)
+                behind -= count
                 segment, factors = self.phi.filed(part)
                 segment = _checked_segment(segment, len(part))
                 if segment is None:
@@ -518,8 +530,17 @@ class OuterSum(_Rounded):
             yield rows.T
 
 
-def summand_of(phi: RecordMap) -> BoundedSum | OuterSum:
-    return OuterSum(phi) if isinstance(phi, OuterMap) else BoundedSum(phi)
+def summand_of(phi: RecordMap, shares: int = 1) -> BoundedSum | OuterSum:
+    return OuterSum(phi, shares) if isinstance(phi, OuterMap) else BoundedSum(phi, shares)
+
+
+def _times(batch: Batch, shares: int) -> Tensor:
+    """(n,): how many times each record counts."""
+    if batch.shares is None:
+        return torch.full((len(batch),), shares)
+    if int(batch.shares.max()) > shares if len(batch) else False:
+        raise ValueError("a record counts for more than its unit")
+    return batch.shares
 
 
 def _checked_segment(segment: Tensor | None, count: int) -> Tensor | None:

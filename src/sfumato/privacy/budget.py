@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from enum import Enum
 from numbers import Integral, Real
 
+from sfumato.data.units import RECORDS, Unit
 from sfumato.errors import BadInput
 
 
@@ -17,7 +18,8 @@ class Neighbours(Enum):
     """Which two data sets the guarantee makes hard to tell apart.
 
     With every record's contribution of L2 norm at most `bound`, the sum over records moves by at most `bound` under the
-    first two and by at most `2 · bound` under the third (√2 · bound if contributions have no negative entry).
+    first two and by at most `2 · bound` under the third (√2 · bound if contributions have no negative entry). Where a unit of
+    several records is protected (`privacy.units`), read "unit" for "record".
     """
 
     ADD_REMOVE = "add-remove"  # one record more or less; the number of records itself is private
@@ -30,22 +32,23 @@ class Neighbours(Enum):
     def size_is_public(self) -> bool:
         return self is not Neighbours.ADD_REMOVE
 
-    @property
-    def change(self) -> str:
+    def change(self, unit: Unit = RECORDS) -> str:
         """How two neighbouring data sets differ."""
-        return {
-            Neighbours.ADD_REMOVE: "one record is added or taken away",
-            Neighbours.ZERO_OUT: "one record is left out of every computation",
-            Neighbours.REPLACE_ONE: "one record is replaced by any other",
+        how = {
+            Neighbours.ADD_REMOVE: "is added or taken away",
+            Neighbours.ZERO_OUT: "is left out of every computation",
+            Neighbours.REPLACE_ONE: "is replaced by any other",
         }[self]
+        return f"one {unit.whole} {how}"
 
-    @property
-    def told_size(self) -> str:
-        return f"the number of records is {'public' if self.size_is_public else 'private too'}"
+    def told_size(self, unit: Unit = RECORDS) -> str:
+        told = (
+            f"the number of {unit.plural} is {'public' if self.size_is_public else 'private too'}"
+        )
+        return told if unit.single else f"{told}, that of records private"
 
-    @property
-    def meaning(self) -> str:
-        return f"{self.change} ({self.told_size})"
+    def meaning(self, unit: Unit = RECORDS) -> str:
+        return f"{self.change(unit)} ({self.told_size(unit)})"
 
     @classmethod
     def parse(cls, text: str | Neighbours) -> Neighbours:

@@ -32,6 +32,10 @@ units of a public grid, and whole numbers are added without rounding, in any ord
    n = 2²⁰.
 
 Together less than C · (1 + 2⁻¹⁰). Not covered: the floating-point noise that is added (`noise.FastGaussian`).
+
+Where a unit has several records, each counts by its share of A (`privacy.units`): its whole units are multiplied by the share,
+a whole number, and the sum is divided by A, a power of two, so that neither rounds anything and the bound of a record is that
+of a unit. In 6., a sum of u units of n records is then off by at most n · 2⁻⁵³ · u · C: the same bound for u, n ≤ 2²⁰.
 """
 
 from __future__ import annotations
@@ -141,16 +145,16 @@ class GradientSum:
         return enforced_gradient_bound(self.bound)
 
     def __call__(self, batch: Batch) -> Tensor:
-        """The sum over the batch, (dim,) float64."""
+        """The sum over the batch, (dim,) float64; records with shares count as often as these say."""
         total = torch.zeros(self.dim, dtype=torch.float64)
         # From OS entropy and thrown away: it must not be known afterwards how many numbers were drawn.
         random = torch.Generator().manual_seed(int.from_bytes(os.urandom(7), "little"))
         with self._frozen():
             for start in range(0, len(batch), self._rows):
-                piece, real = _filled(batch, start, self._rows)
+                piece, real, shares = _filled(batch, start, self._rows)
                 tensors = self.inputs(piece, random)
                 _one_row_each(tensors, self._rows)
-                self._add(tensors, real, total, self._grids)
+                self._add(tensors, real, total, self._grids, shares)
         return total
 
     def public_parts(self) -> tuple[Tensor, ...]:
@@ -259,8 +263,15 @@ class GradientSum:
     # -- one micro-batch ---------------------------------------------------------------------------------------------
 
     @torch.no_grad()
-    def _add(self, tensors: tuple[Tensor, ...], real: Tensor, total: Tensor, grids: _Grids) -> None:
-        """Add the summands of the `real` rows to `total`."""
+    def _add(
+        self,
+        tensors: tuple[Tensor, ...],
+        real: Tensor,
+        total: Tensor,
+        grids: _Grids,
+        shares: Tensor | None = None,
+    ) -> None:
+        """Add the summands of the `real` rows to `total`, each as often as `shares` say."""
         # A record with a number that is not finite counts for nothing, and must not turn sums into NaN.
         fit = real.clone()
         for tensor in tensors:
@@ -268,7 +279,7 @@ class GradientSum:
                 fit &= torch.isfinite(tensor).flatten(1).all(dim=1)
         tensors = tuple(_without(t, real & ~fit) if t.is_floating_point() else t for t in tensors)
         for part in self._parts(tensors, fit, grids):
-            part.add_to(total)
+            part.add_to(total, None if shares is None else shares[part.records])
 
     def _parts(self, tensors: tuple[Tensor, ...], fit: Tensor, grids: _Grids) -> Iterator[_Part]:
         """What the records add, in whole units; nothing for rows that are not `fit`."""
@@ -280,7 +291,7 @@ class GradientSum:
         for rows in _slices(self._rows, _MATERIALISED // self.dim):
             each = self._by_vmap(tuple(t[rows] for t in tensors))
             weights = torch.where(fit[rows], _clip_weights(_squares(each), grids.bound), 0.0)
-            yield _Formed(slice(0, self.dim), each).units(weights, grids)
+            yield _Formed(slice(0, self.dim), each).units(weights, grids, rows)
 
     def _parts_by_layers(self, layers: list[_Layer], fit: Tensor, grids: _Grids) -> Iterator[_Part]:
         products = [found for layer in layers for found in layer.products()]
@@ -295,7 +306,7 @@ class GradientSum:
             length = squares[rows] + sum(_squares(one.rows.flatten(1)) for one in formed)
             weights[rows] = torch.where(fit[rows], _clip_weights(length, grids.bound), 0.0)
             for one in formed:
-                yield one.units(weights[rows], grids)
+                yield one.units(weights[rows], grids, rows)
         for product in products:
             yield product.units(weights, grids)
 
@@ -428,10 +439,12 @@ class _Part:
     """What the records of a block add to a parameter, in whole units: tensors with a row per record, and how to add them up."""
 
     place: slice  # of the parameter in the whole gradient
+    records: slice  # which of the micro-batch
     rows: tuple[Tensor, ...]
     source: tuple[Tensor, ...]  # what they were rounded from, and the weights
 
-    def add_to(self, total: Tensor) -> None:
+    def add_to(self, total: Tensor, shares: Tensor | None) -> None:
+        """Add them up, each as often as `shares` (n,) say; None: once."""
         raise NotImplementedError
 
 
@@ -441,8 +454,10 @@ class _RowUnits(_Part):
 
     grids: _Grids
 
-    def add_to(self, total: Tensor) -> None:
+    def add_to(self, total: Tensor, shares: Tensor | None) -> None:
         units, *index = self.rows
+        if shares is not None:
+            units = units.to(torch.float64) * shares.view(-1, *[1] * (units.ndim - 1))
         part = total[self.place]
         if index:
             table = part.view(-1, units.shape[-1])
@@ -458,8 +473,10 @@ class _ProductUnits(_Part):
 
     unit: float
 
-    def add_to(self, total: Tensor) -> None:
+    def add_to(self, total: Tensor, shares: Tensor | None) -> None:
         left, right = self.rows
+        if shares is not None:
+            right = right * shares[:, None]
         total[self.place].view(right.shape[1], -1).addmm_(right.T, left, alpha=self.unit)
 
 
@@ -471,14 +488,14 @@ class _Formed:
     rows: Tensor  # (n, numbers), or (n, T, numbers) with an index (n, T) into a table
     index: Tensor | None = None
 
-    def units(self, weights: Tensor, grids: _Grids) -> _Part:
+    def units(self, weights: Tensor, grids: _Grids, records: slice) -> _Part:
         rows = _without(self.rows, weights == 0)
         scale = (weights / grids.unit).view(-1, *[1] * (rows.ndim - 1))
         if grids.digits <= 23:
             scale = scale.to(torch.float32)
         units = (rows * scale).round_()
         found = (units,) if self.index is None else (units, self.index)
-        return _RowUnits(self.place, found, (self.rows, weights), grids)
+        return _RowUnits(self.place, records, found, (self.rows, weights), grids)
 
 
 @dataclass
@@ -501,7 +518,8 @@ class _Product:
         units = (left * (1 / (norms * unit)).to(torch.float32)).round_().to(torch.float64)
         others = (right.to(torch.float64) * (weights[:, None] * norms / grids.right_unit)).round_()
         source = (self.left, self.right, weights)
-        return _ProductUnits(self.place, (units, others), source, unit * grids.right_unit)
+        scale = unit * grids.right_unit
+        return _ProductUnits(self.place, slice(None), (units, others), source, scale)
 
 
 def _squares(rows: Tensor) -> Tensor:
@@ -539,15 +557,18 @@ def _without(tensor: Tensor, unfit: Tensor) -> Tensor:
 # -- rows ----------------------------------------------------------------------------------------------------------------
 
 
-def _filled(batch: Batch, start: int, rows: int) -> tuple[Batch, Tensor]:
-    """`rows` records from `start`, filled up with zeros; and which are real."""
+def _filled(batch: Batch, start: int, rows: int) -> tuple[Batch, Tensor, Tensor | None]:
+    """`rows` records from `start`, filled up with zeros; which are real, and their shares, if they have any."""
     values = batch.values[start : start + rows]
     labels = None if batch.labels is None else batch.labels[start : start + rows]
     missing = rows - len(values)
     if missing:
         values = torch.cat([values, values.new_zeros(missing, *values.shape[1:])])
         labels = None if labels is None else torch.cat([labels, labels.new_zeros(missing)])
-    return Batch(values, labels), torch.arange(rows) < rows - missing
+    shares = None if batch.shares is None else batch.shares[start : start + rows]
+    if missing and shares is not None:
+        shares = torch.cat([shares, shares.new_zeros(missing)])
+    return Batch(values, labels), torch.arange(rows) < rows - missing, shares
 
 
 def _slices(rows: int, most: int) -> Iterator[slice]:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
+from sfumato.data.units import RECORDS, Unit
 from sfumato.errors import BadInput
 from sfumato.privacy.accounting import Charge, Plan, epsilon_of, epsilon_of_k
 from sfumato.privacy.budget import Budget, Neighbours
@@ -29,7 +30,7 @@ _UNSOUND = (
     "This run keeps no promise: it follows a paper that leaves some of what it reads out of its account, so the ε that the paper "
     "claims does not hold."
 )
-# For how many records of one person ε is told.
+# For how many units of one person ε is told.
 _SEVERAL = {2: "two", 5: "five", 10: "ten"}
 _TOGETHER = {
     Neighbours.ADD_REMOVE: "added or taken away together",
@@ -40,7 +41,10 @@ _NOISE = {
     "discrete": "exact discrete Gaussian (OpenDP)",
     "floating": "floating-point Gaussian seeded from OS entropy",
 }
-_SIZE_IS_PUBLIC = "The number of records is taken as public knowledge."
+_COUNTED_ONCE = (
+    "records of one {name} count together as one, by their mean; where there are more than {at_most}, "
+    "as many are drawn at random"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +57,7 @@ class PrivacyStatement:
     claimed: Plan | None = (
         None  # of a variant that is not sound: the part of the charges that its paper counts
     )
+    unit: Unit = RECORDS  # who is protected
 
     @property
     def sound(self) -> bool:
@@ -60,8 +65,8 @@ class PrivacyStatement:
         return self.claimed is None
 
     @classmethod
-    def of(cls, ledger: Ledger) -> PrivacyStatement:
-        return cls(budget=ledger.budget, epsilon=ledger.spent(), charges=ledger.charges)
+    def of(cls, ledger: Ledger, unit: Unit = RECORDS) -> PrivacyStatement:
+        return cls(budget=ledger.budget, epsilon=ledger.spent(), charges=ledger.charges, unit=unit)
 
     def epsilon_under(self) -> dict[str, float]:
         """ε at the same δ for every relation that holds for this run.
@@ -79,10 +84,10 @@ class PrivacyStatement:
         }
 
     def epsilon_k(self) -> dict[str, float]:
-        """ε at the same δ for two, five and ten records of one person, under the budget's relation; upper bounds that never fall.
+        """ε at the same δ for two, five and ten units of one person, under the budget's relation; upper bounds that never fall.
 
-        **Guarantee**: all records of a person with k of them, added, left out or replaced together (as the relation has it), are
-        protected with the ε told for k (`epsilon_of_k` has the proof). That is more than k times the ε of one.
+        **Guarantee**: k units (records, if nothing else was stated) added, left out or replaced together, as the relation has it,
+        are protected with the ε told for k (`epsilon_of_k` has the proof). That is more than k times the ε of one.
         """
         found, least = {}, self.epsilon
         for count in _SEVERAL:
@@ -103,10 +108,25 @@ class PrivacyStatement:
     def not_covered(self) -> tuple[str, ...]:
         return (
             *(() if self.sound else (_UNSOUND,)),
-            *((_SIZE_IS_PUBLIC,) if self.budget.neighbours.size_is_public else ()),
+            *self._size_is_public(),
             *_NOT_COVERED,
-            f"The unit is one record. A person with several records is protected less: {self._several()} (group privacy).",
+            self._beyond_the_unit(),
         )
+
+    def _size_is_public(self) -> tuple[str, ...]:
+        if not self.budget.neighbours.size_is_public:
+            return ()
+        return (f"The number of {self.unit.plural} is taken as public knowledge.",)
+
+    def _beyond_the_unit(self) -> str:
+        if self.unit.single:
+            who = "The unit is one record. A person with several records is protected less"
+        else:
+            who = (
+                f"The unit is one {self.unit.name}, as {self.unit.read_from} tells; that this is right is the word of whoever "
+                f"ran this. Somebody with several {self.unit.plural} there is protected less"
+            )
+        return f"{who}: {self._several()} (group privacy)."
 
     def claim(self) -> dict[str, Any] | None:
         """What a paper says of a variant that is not sound: no guarantee."""
@@ -134,9 +154,9 @@ class PrivacyStatement:
             f"δ = {_plain(self.budget.delta)})-differential privacy for it, and that claim is wrong: it leaves out {left_out}, "
             "which were read from the private records as well, with next to no noise. All that was read costs up to "
             f"ε = {_upwards(self.epsilon)} at that δ, under the relation “{self.budget.neighbours.value}” "
-            f"({self.budget.neighbours.meaning}), and such an ε protects nobody. Treat everything in this run, samples included, "
-            "as if it showed the private records; it is here to be compared with the paper. Fit without the setting that makes "
-            "it unsound for a run with a guarantee."
+            f"({self.budget.neighbours.meaning(self.unit)}), and such an ε protects nobody. Treat everything in this run, "
+            "samples included, as if it showed the private records; it is here to be compared with the paper. Fit without the "
+            "setting that makes it unsound for a run with a guarantee."
         )
 
     def _guarantee(self) -> str:
@@ -153,14 +173,21 @@ class PrivacyStatement:
         return (
             "Everything in this run but the metrics marked as computed on real data satisfies "
             f"(ε = {_upwards(self.epsilon)}, δ = {_plain(self.budget.delta)})-differential "
-            f"privacy. The unit of privacy is one record, under the relation “{self.budget.neighbours.value}”: "
-            f"{self.budget.neighbours.meaning}. Whatever anyone could conclude about one record from what this covers, "
-            "the odds of it change by a factor of at most e^ε when that record is changed so, except with probability δ. "
+            f"privacy. The unit of privacy is {self._who()}, under the relation “{self.budget.neighbours.value}”: "
+            f"{self.budget.neighbours.meaning(self.unit)}. Whatever anyone could conclude about one {self.unit.name} from what "
+            f"this covers, the odds of it change by a factor of at most e^ε when that {self.unit.name} is changed so, except "
+            "with probability δ. "
             f"What was taken from the private records is {count} noisy sum{'' if count == 1 else 's'} ({names}), no more; "
             "all that follows, what was learnt and whatever is made with it, is computed from those sums and costs nothing more. "
             f"Read under other relations at the same δ, the same run has {others}. "
-            f"For several records of one person it has {self._several()}."
+            f"For several {self.unit.plural} {'of one person' if self.unit.single else 'together'} it has {self._several()}."
         )
+
+    def _who(self) -> str:
+        if self.unit.single:
+            return "one record"
+        once = _COUNTED_ONCE.format(name=self.unit.name, at_most=self.unit.at_most)
+        return f"one {self.unit.whole} (told by {self.unit.read_from}; {once})"
 
     def to_json(self) -> dict[str, Any]:
         neighbours = self.budget.neighbours
@@ -168,7 +195,8 @@ class PrivacyStatement:
             "epsilon": self.epsilon,
             "delta": self.budget.delta,
             "neighbours": neighbours.value,
-            "unit": "one record",
+            "unit": f"one {self.unit.name}",
+            **({} if self.unit.single else {"units": self.unit.to_json()}),
             "budget": self.budget.to_json(),
             "releases": [
                 {

@@ -2,7 +2,8 @@
 
 `PrivateData` holds the rows and answers two questions only: a noisy sum over all records, and a series of noisy
 sums over fresh Poisson samples, of records, of groups of them or of fixed shards. Each is charged to the ledger before a row is
-read. Counts, clipped fractions and the sizes of the samples stay inside.
+read. Counts, clipped fractions and the sizes of the samples stay inside. Where a person may have several records, it is persons
+that are counted, sampled and divided (`privacy.units`).
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from sfumato.privacy.groups import GroupSum, ShardStates, ShardSum
 from sfumato.privacy.ledger import Ledger
 from sfumato.privacy.release import Release
 from sfumato.privacy.store import Question, RunStore, StepAnswers
+from sfumato.privacy.units import UnitRows
 
 OnFraction = Callable[[str, float], None]
 _Summed = RecordMap | GradientSum | GroupSum | ShardSum
@@ -54,31 +56,29 @@ class PrivateData:
         discrete_sampler: noise.DiscreteSampler = noise.discrete_gaussian,
         fast_sampler: noise.FloatSampler | None = None,
     ) -> None:
-        self.__rows = rows
+        self.__rows = UnitRows(rows)
         self.__ledger = ledger
         self.__engine = engine or LocalEngine()
         self.__store = store or RunStore()
         self.__on_fraction = on_fraction
         self.__discrete = discrete_sampler
         self.__fast = fast_sampler or noise.FastGaussian()
-        self.__parts: dict[
-            int, NDArray[np.int64]
-        ] = {}  # number of shards → the shard of each record
+        self.__parts: dict[int, NDArray[np.int64]] = {}  # number of shards → the shard of each unit
         self.__states: dict[tuple[ShardStates, int], Any] = {}
         self.schema: Schema = rows.schema
 
     @property
     def size(self) -> int:
-        """The number of records, where the relation makes it public."""
+        """The number of units (records, if nothing else was stated), where the relation makes it public."""
         if not self.__ledger.budget.neighbours.size_is_public:
             raise BadInput(
                 "Under add-remove the number of records is private; release a noisy count, or choose zero-out or replace-one."
             )
-        return len(self.__rows)
+        return self.__rows.count
 
     @property
     def public_size(self) -> int | None:
-        """The number of records, or None where it is private."""
+        """The number of units, or None where it is private."""
         return self.size if self.__ledger.budget.neighbours.size_is_public else None
 
     def noisy_sum(self, phi: RecordMap, noise_multiplier: float, *, label: str) -> Release:
@@ -98,7 +98,11 @@ class PrivateData:
         saved = self.__store.find(charge, question)
         if saved is not None:
             return saved
-        summand = summand_of(phi)
+        summand = summand_of(phi, self.__rows.shares)
+        if self.__rows.count * charge.bound / summand.grid >= 2.0**62:
+            raise BadInput(
+                f"{label!r} is a sum over more records than whole numbers of 64 bits can add up; fit on a part of the data."
+            )
         total = self.__engine.total(
             self.__rows,
             summand,
@@ -157,17 +161,17 @@ class PrivateData:
             )
             drawn = self.__fast((phi.dim,), charge.noise_std)
             return (total.to(torch.float64) * phi.grid + torch.from_numpy(drawn)).to(torch.float32)
-        mask = noise.poisson_mask(len(self.__rows), charge.rate)
-        chosen = mask.nonzero()[0]
+        chosen = self.__rows.records_of(noise.poisson_mask(self.__rows.count, charge.rate))
         # In pieces, so that an unlucky large sample costs time and not memory.
         if isinstance(phi, GradientSum):
             phi.check(self.schema)
             value = torch.zeros(phi.dim, dtype=torch.float64)
             for start in range(0, len(chosen), phi.rows_at_once):
                 value += phi(self.__rows.take(chosen[start : start + phi.rows_at_once]))
+            value /= self.__rows.shares
             drawn = self.__fast((phi.dim,), charge.noise_std)
             return (value + torch.from_numpy(drawn)).to(torch.float32)
-        summand = summand_of(phi)
+        summand = summand_of(phi, self.__rows.shares)
         total = torch.zeros(summand.shape, dtype=torch.int64)
         for start in range(0, len(chosen), summand.rows_at_once):
             total += summand(self.__rows.take(chosen[start : start + summand.rows_at_once]))
@@ -175,21 +179,23 @@ class PrivateData:
         return value + torch.from_numpy(self.__fast(summand.shape, charge.noise_std))
 
     def __over_groups(self, charge: Charge, phi: GroupSum) -> Tensor:
-        """Every record is in on its own coin, and falls into a group on another."""
-        chosen = noise.poisson_mask(len(self.__rows), charge.rate).nonzero()[0]
+        """Every unit is in on its own coin, and falls into a group on another."""
+        units = self.__rows.count
+        chosen = self.__rows.records_of(noise.poisson_mask(units, charge.rate))
+        group_of = self.__rows.of_records(noise.random_parts(units, phi.parts), chosen)
         total = torch.zeros(phi.dim, dtype=torch.int64)
-        for _, group in self.__divided(chosen, noise.random_parts(len(chosen), phi.parts)):
+        for _, group in self.__divided(chosen, group_of):
             total += phi(group)
         return total
 
     def __over_shards(self, charge: Charge, index: int, phi: ShardSum) -> Tensor:
-        """Every shard is drawn on its own coin; the shard of each record was drawn once, on coins of their own."""
+        """Every shard is drawn on its own coin; the shard of each unit was drawn once, on coins of their own."""
         if phi.parts not in self.__parts:
-            self.__parts[phi.parts] = noise.random_parts(len(self.__rows), phi.parts)
+            self.__parts[phi.parts] = noise.random_parts(self.__rows.count, phi.parts)
         shard_of = self.__parts[phi.parts]
-        chosen = noise.poisson_mask(phi.parts, charge.rate)[shard_of].nonzero()[0]
+        chosen = self.__rows.records_of(noise.poisson_mask(phi.parts, charge.rate)[shard_of])
         total = torch.zeros(phi.dim, dtype=torch.int64)
-        for number, shard in self.__divided(chosen, shard_of[chosen]):
+        for number, shard in self.__divided(chosen, self.__rows.of_records(shard_of, chosen)):
             total += phi(shard, self.__state(phi.states, shard, number), index, number)
         return total
 

@@ -51,7 +51,6 @@ from sfumato.report.words import (
 _SEED = 0
 _MOST_CLASSES = 40
 
-_RELATIONS = {relation.value: f"{relation.change}; {relation.told_size}" for relation in Neighbours}
 # The name of the real data in a metric's source, with or without their number, alone or with the training data.
 _REAL = re.compile(
     r"real data (.+?)(?: \([\d,]+ records\))?(?: and the REAL TRAINING data .+)?; not covered by ε"
@@ -144,6 +143,8 @@ def _content(
     metrics = [_metric(metric) for metric in run.metrics]
     pictured = samples is not None and run.schema.kind == "images"
     rows = sample_rows(samples) if samples is not None and pictured else []
+    unit = run.unit
+    relations = {r.value: f"{r.change(unit)}; {r.told_size(unit)}" for r in Neighbours}
     return {
         "name": config["data"]["name"],
         "fingerprint": run.fingerprint if run.finished else "",
@@ -159,20 +160,21 @@ def _content(
         "epsilon": bound(epsilon),
         "delta": power(delta),
         "relation": statement["neighbours"],
-        "relation_meaning": _RELATIONS.get(statement["neighbours"], ""),
+        "relation_meaning": relations.get(statement["neighbours"], ""),
         "factor": factor(epsilon),
         "guess": guess(epsilon, delta),
         "guess_plot": _guess_plot(statement),
         "relations": [
             (
                 name,
-                _RELATIONS.get(name, ""),
+                relations.get(name, ""),
                 bound(value),
                 guess(value, delta),
                 name == statement["neighbours"],
             )
             for name, value in statement["epsilon_under"].items()
         ],
+        "unit": unit,
         "several": [
             (count, bound(value), guess(value, delta))
             for count, value in (told_epsilon_k(statement) or {}).items()
@@ -452,7 +454,11 @@ def _facts(run: SavedRun) -> list[tuple[str, str]]:
         what += f", {schema.n_classes} classes"
     size = data.get("size")
     private = "private" if size is None else f"{size:,} (public in this run)"
-    private_facts = [("Private data", data["name"]), ("Kind", what), ("Records", private)]
+    counted = run.unit.plural.capitalize()
+    private_facts = [("Private data", data["name"]), ("Kind", what), (counted, private)]
+    if not run.unit.single:
+        told = f"one {run.unit.name}: {run.unit.read_from} tells whose a record is; at most {run.unit.at_most} of each count"
+        private_facts.append(("Protected", told))
     if run.ledger_name:
         told = f"counted as {run.ledger_name} in a ledger of this data, which holds all runs on it to one limit"
         private_facts.append(("Other runs", told))
