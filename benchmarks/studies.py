@@ -6,6 +6,7 @@
   synthetic and the test records alike (the fit sees the whole training set), at most 10,000 of either, drawn by the seed; ROC and
   PRC are means of the twelve classifiers, of hard decisions as the papers' numbers appear to be ("hard") and of scores;
 - `xray`: the mixture on chest X-rays, area under the ROC curve and accuracy of a CNN; chance is 50 for the first;
+- `units`: the same with patients protected in place of pictures, by the files' own numbers and in made-up groups of one class;
 - `llm`: accuracy of DP-LLM, which is a classifier and makes no records;
 - `retraining`: generators trained from one DP-MERF release (`refit`), and the choice among them by the private loss alone;
 - `subsets`: DP-DRE and DP-MGE where the private data are some classes of a public superset (their paper's setting, small), in the
@@ -37,6 +38,7 @@ from torch import Tensor
 import sfumato
 from sfumato.data import Dataset
 from sfumato.methods import Mge, get_method
+from sfumato.privacy.units import size_of
 from sfumato.public.resolve import get_codec
 
 IMAGES = Path(__file__).parent.parent / "docs" / "images"
@@ -144,14 +146,35 @@ def xray(given: Namespace) -> None:
     train, test = parts("chest-xray")
     head("chest-xray, 64 px, δ = 1e-5, zero-out", "AUC", "accuracy")
     for epsilon in given.epsilons or (1.0, 3.0, 10.0):
-        found = []
-        for seed in range(given.seeds or 3):
-            model = sfumato.Mixture(refine=False, seed=seed).fit(train, budget(epsilon))
-            found.append(judged(model.sample(5000, seed=seed), test, seed))
-            tell(epsilon, seed, found[-1])
+        found = xray_fits(train, test, epsilon, given)
         row(f"ε = {epsilon:g}, {len(found)} seeds: mean (range)", *spreads(found, ".1f"))
     larger = 100 * max(np.bincount(test.labels)) / len(test)
     row("*larger class*", "*50.0*", f"*{larger:.1f}*")
+
+
+def units(given: Namespace) -> None:
+    epsilons = given.epsilons or (1.0, 3.0, 10.0)
+    train, test = parts("chest-xray")
+    order = np.argsort(train.labels, kind="stable")
+    sets = {"pictures": train, "patients": sfumato.load("chest-xray:train", unit="patient")}
+    for size in (3, 10):
+        group = np.empty(len(train), np.int64)
+        group[order] = np.arange(len(train)) // size
+        sets[f"groups of {size}"] = sfumato.load("chest-xray:train", unit=group)
+    seeds = given.seeds or 3
+    head(f"AUC, {seeds} seeds: mean (range)", "units", *(f"ε = {e:g}" for e in epsilons))
+    for name, data in sets.items():
+        found = [xray_fits(data, test, epsilon, given) for epsilon in epsilons]
+        row(name, f"{size_of(data):,}", *(spreads(some, ".1f")[0] for some in found))
+
+
+def xray_fits(train: Dataset, test: Dataset, epsilon: float, given: Namespace) -> list[list[float]]:
+    found = []
+    for seed in range(given.seeds or 3):
+        model = sfumato.Mixture(refine=False, seed=seed).fit(train, budget(epsilon))
+        found.append(judged(model.sample(5000, seed=seed), test, seed))
+        tell(epsilon, seed, found[-1])
+    return found
 
 
 # DP-LLM

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 import pytest
@@ -23,6 +23,7 @@ from sfumato.methods.adversarial import labelled as _labelled
 from sfumato.methods.adversarial import looks_generated as _taken_for_generated
 from sfumato.privacy import GradientSum, gradients
 from sfumato.privacy.gradients import _squares, records
+from sfumato.privacy.units import SHARES, shares_of
 
 SIDE = 6
 IMAGES = Schema(kind="images", shape=(1, SIDE, SIDE), classes=("a", "b", "c"))
@@ -273,6 +274,21 @@ def test_neighbour_order_and_split_change_no_bit(name):
     whole, step = sums(batch), n // 3 - 3
     assert torch.equal(sums(some(batch, torch.randperm(n))), whole)
     assert torch.equal(sum(sums(some(batch, slice(i, i + step))) for i in range(0, n, step)), whole)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_neighbour_units_of_several_records_move_a_sum_by_no_more_than_one_may(name):
+    rows, n = (4, 13) if "positions, wide" in name else (512, 70)
+    sums, batch = summed(name, rows_at_once=rows), hostile(n)
+    alone = torch.stack([sums(some(batch, [i])) for i in range(n)])
+    for units in (n, n // 3, 2, 1):
+        unit = torch.arange(n) % units
+        shares = torch.from_numpy(shares_of(unit.numpy(), 16))
+        found = sums(replace(batch, shares=shares))
+        assert torch.equal(found, (shares[:, None] * alone).sum(dim=0))
+        mine = unit == 0
+        without = sums(replace(some(batch, ~mine), shares=shares[~mine]))
+        assert float((found - without).norm()) <= SHARES * sums.enforced
 
 
 @pytest.mark.parametrize("name", ["linear, positions", "conv", "twice", "words", "vmap, tied"])

@@ -10,6 +10,7 @@ import csv
 import gzip
 import io
 import json
+import re
 import zipfile
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -35,6 +36,7 @@ from sfumato.data.sources import (
     npy_header,
 )
 from sfumato.data.tables import TableFile, encode_columns
+from sfumato.errors import BadInput
 from sfumato.progress import Progress
 
 
@@ -173,6 +175,16 @@ def build_xrays(contents: Contents, raw: Path, staging: Path, progress: Progress
                     np.save(staging / f"{split}-{side}.npy", pixels[side])
                 labels = np.array([code for _, code in some], np.int64)
                 np.save(staging / f"{split}-labels.npy", labels)
+                patients = np.array([_xray_patient(member) for member, _ in some], np.int64)
+                np.save(staging / f"{split}-patient.npy", patients)
+
+
+def _xray_patient(member: str) -> int:
+    """Whose picture it is: person12_bacteria_48.jpeg, IM-0011-0001.jpeg; the two series number their patients apart."""
+    found = re.search(r"/(?:person(\d+)|\S*IM-(\d+))[^/]*$", member)
+    if found is None:
+        raise BadInput(f"{member} does not say whose picture it is; the package has changed.")
+    return int(found[1]) if found[1] else 1_000_000 + int(found[2])
 
 
 _DRAWINGS_EACH = 100

@@ -18,11 +18,13 @@ from __future__ import annotations
 
 import difflib
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, Literal
+
+import numpy as np
 
 from sfumato.data import builders, gaussians
 from sfumato.data.dataset import Dataset
@@ -39,7 +41,7 @@ from sfumato.data.fetch import (
     is_cached,
 )
 from sfumato.data.schema import Schema
-from sfumato.data.sources import Source
+from sfumato.data.sources import Array, Source
 from sfumato.errors import BadInput
 from sfumato.progress import Progress
 
@@ -71,7 +73,8 @@ class NamedSet:
     data that a method may learn from. Sets with the same `store` share one cache folder and one
     download. A set is `exact` when its files are the published bytes or follow from them by
     whole-number work; otherwise (pictures decoded or rendered here) another version of a library
-    may change some pixels, and then the records' number and shape are checked instead.
+    may change some pixels, and then the records' number and shape are checked instead. For each of
+    `units` there is an array in the cache that tells whose each record is.
     """
 
     name: str
@@ -86,6 +89,9 @@ class NamedSet:
     note: str = ""
     store: str = ""
     exact: bool = True
+    units: Sequence[
+        str
+    ] = ()  # whose records they are, if more is known than that each is somebody's
 
     @property
     def splits(self) -> tuple[str, ...]:
@@ -107,6 +113,13 @@ class NamedSet:
         folder = self.fetch(progress=progress)
         name = f"{self.name}:{split}"
         return Dataset(self.open(folder, split), self.schema, name, published_as=name)
+
+    def unit_values(self, split: str, unit: str) -> Array:
+        """The unit of each record of a split that was loaded."""
+        if unit not in self.units:
+            known = f"it knows {' and '.join(self.units)}" if self.units else "it knows none"
+            raise BadInput(f"{self.name} does not say what a unit {unit!r} is; {known}.")
+        return np.load(self.fetch() / f"{split}-{unit}.npy", allow_pickle=False)
 
     def check_split(self, split: str) -> None:
         if split not in self.sizes:

@@ -73,6 +73,10 @@ def load(
     if named is not None:
         entry, split = named
         data = entry.load(split, progress=progress)
+        if isinstance(unit, str) and unit != RECORD:
+            told = entry.unit_values(split, unit)
+            data.units = units_of(told, per_unit, len(data), data.name, unit)
+            return data
     else:
         data = _open(Path(spec), facts)
     data.units = _units(data, spec, unit, per_unit)

@@ -339,9 +339,8 @@ class Method(Learnt, Configured, ABC):
         self.check_public(schema, public)
         origin = config["data"]
         data = Dataset(_NotAtHand(origin["size"] or 1), schema, origin["name"])
-        unit = Unit.from_json(origin.get("unit"))
         try:
-            return self._learn(data, budget, public, saved, out, resume, progress, unit=unit)
+            return self._learn(data, budget, public, saved, out, resume, progress, unit=saved.unit)
         finally:
             saved.close()
 
@@ -363,8 +362,7 @@ class Method(Learnt, Configured, ABC):
         schema = data.schema
         unit = unit or data.unit
         # Only what is public: the folder is claimed before a row is read, even to count.
-        known = self._config(schema, budget, data.name, None, public.name if public else None)
-        known.pop("data")
+        known = self._config(schema, budget, unit, public.name if public else None)
         store = RunStore() if out is None else claim(out, known, resume=resume)
         book = reservation = None
         try:
@@ -386,8 +384,7 @@ class Method(Learnt, Configured, ABC):
                 self._refuse_private(data, public)
             if reservation is not None:
                 reservation.recognise(data)
-            told = {} if unit.single else {"unit": unit.to_json()}
-            known["data"] = {"name": data.name, "size": size, **told}
+            known["data"] = {"name": data.name, "size": size}
             if store.begun and store.record("config").get("data") != known["data"]:
                 raise RunConflict(
                     f"{out} was begun with other settings (data); resume with the same ones or choose another folder."
@@ -626,14 +623,15 @@ class Method(Learnt, Configured, ABC):
         vars(self).update(self._earlier(tensors_of(content)) if found is None else found)
 
     def _config(
-        self, schema: Schema, budget: Budget, name: str, size: int | None, public: str | None
+        self, schema: Schema, budget: Budget, unit: Unit, public: str | None
     ) -> dict[str, Any]:
+        """What a run is begun with, but for the data."""
         return {
             "format": FORMAT,
             "sfumato": __version__,
             "method": self.info.name,
             "settings": self.get_params(),
-            "data": {"name": name, "size": size},
+            "unit": None if unit.single else unit.to_json(),
             "public": public,
             "schema": schema.to_json(),
             "budget": budget.to_json(),

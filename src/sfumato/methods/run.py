@@ -104,9 +104,9 @@ class SavedRun:
     def unit(self) -> Unit:
         """What the unit of privacy is."""
         try:
-            return Unit.from_json(self.config["data"].get("unit"))
+            return Unit.from_json(self.config.get("unit"))
         except BadInput as error:
-            raise self._damaged("config.json", f"its data: {error}") from error
+            raise self._damaged("config.json", f"its unit: {error}") from error
 
     @cached_property
     def statement_json(self) -> dict[str, Any]:

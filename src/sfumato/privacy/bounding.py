@@ -461,7 +461,7 @@ class OuterSum(_Rounded):
         times = _times(batch, self._shares)
         for start in range(0, len(batch), self.rows_at_once):
             left, right, segment = self._bounded(batch, start)
-            if self._shares > 1:
+            if self._shares > 1 or batch.shares is not None:
                 left = left * times[start : start + len(left), None]
             for code in segment.unique().tolist():
                 if 0 <= code < self.phi.segments:

@@ -51,6 +51,7 @@ class UnitRows(Dataset):
         super().__init__(
             rows._source, rows.schema, rows.name, published_as=rows.published_as, units=rows.units
         )
+        self._rows = rows
         self.shares = shares_for(rows.unit.at_most)  # that a unit has
         self._unit_of: NDArray[np.int64] | None = None
         self._share: torch.Tensor | None = None
@@ -61,11 +62,11 @@ class UnitRows(Dataset):
         return len(self) if self.units is None else int(self._read().max(initial=-1)) + 1
 
     def batches(self, size: int) -> Iterator[Batch]:
-        batches = super().batches(size)
+        batches = self._rows.batches(size)
         return batches if self.units is None else self._shared(batches)
 
     def take(self, indices: Array | Sequence[int]) -> Batch:
-        batch = super().take(indices)
+        batch = self._rows.take(indices)
         if self.units is None:
             return batch
         self._read()

@@ -10,12 +10,15 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from sfumato.data import Batch, Schema
-from sfumato.privacy import BoundedSum, OuterMap, OuterSum, RecordMap, enforced_bound
+from sfumato.privacy import BoundedSum, OuterSum, RecordMap, enforced_bound
+from sfumato.privacy.bounding import summand_of
+from sfumato.privacy.units import SHARES, shares_of
 
 # Sizes of the chunks that records go through on their way to a sum: readers, engine, maps, gradients.
 BOUNDARIES = (16, 32, 64, 128, 200, 256, 512, 1024)
@@ -142,13 +145,14 @@ def check_map(
         pools.append((adversarial_records(schema, seed=seed, whole=True), BOUNDARIES))
     if records is not None:
         pools.append((records, counts))
-    summand = OuterSum(phi) if isinstance(phi, OuterMap) else BoundedSum(phi)
+    summand = summand_of(phi)
     limit = enforced_bound(phi)
     for pool, numbers in pools:
         alone = check_additive(summand, pool, counts=numbers, seed=seed)
         lengths = (alone.to(torch.float64) * summand.grid).flatten(1).norm(dim=1)
         _claim(bool((lengths <= limit).all()), f"A contribution is longer than {limit:g}.")
         _check_rows(summand, pool, seed)
+        _check_units(phi, pool, alone, seed)
 
 
 def _check_rows(summand: BoundedSum | OuterSum, pool: Batch, seed: int) -> None:
@@ -161,6 +165,25 @@ def _check_rows(summand: BoundedSum | OuterSum, pool: Batch, seed: int) -> None:
             torch.equal(_rows(summand, many), alone[chosen]),
             "A record's contribution depends on its place in a batch or on the records beside it.",
         )
+
+
+def _check_units(phi: RecordMap, pool: Batch, alone: Tensor, seed: int) -> None:
+    """Records of a unit count by their shares, to the last bit, so that a unit is no longer than a record may be."""
+    summand = summand_of(phi, SHARES)
+    random = torch.Generator().manual_seed(seed)
+    for count in (1, 77, 1030):
+        many, chosen = shuffled_records(pool, count, seed=seed + count)
+        units = torch.randint(0, max(1, count // 9), (count,), generator=random)
+        shares = torch.from_numpy(shares_of(units.unique(return_inverse=True)[1].numpy(), 7))
+        expected = torch.tensordot(shares, alone[chosen], dims=1)
+        _claim(
+            torch.equal(summand(replace(many, shares=shares)), expected),
+            "A record with shares does not count as many times as it has of them.",
+        )
+        first = units == units[0]
+        unit = summand(replace(_taken(many, first.nonzero()[:, 0]), shares=shares[first]))
+        length = float((unit.to(torch.float64) * summand.grid).norm())
+        _claim(length <= enforced_bound(phi), "A unit adds more than one record may.")
 
 
 def _rows(summand: BoundedSum | OuterSum, batch: Batch) -> Tensor:
