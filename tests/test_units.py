@@ -362,6 +362,17 @@ def test_a_run_says_whom_it_protects_and_not_how_many_records_there_are(tmp_path
     assert statement["unit"] == "one patient"
     assert statement["units"]["at_most"] == 4
     succeed("verify", out)
+    real = (
+        "--real",
+        folder,
+        "--train",
+        folder,
+        "--metrics",
+        "memorisation.share,curve.effective",
+        "-n",
+        20,
+    )
+    judged = succeed("evaluate", out, *real, "--quiet").output
     page = succeed("report", out)
     told = (out / "report.html").read_text()
     assert "one patient" in told
@@ -370,7 +381,7 @@ def test_a_run_says_whom_it_protects_and_not_how_many_records_there_are(tmp_path
         if file.suffix in (".json", ".jsonl", ".html"):
             words = re.sub(r"data:[^\s\"')]*", "", file.read_text())
             assert not re.search(r"\b1,?035\b", words), file
-    assert not re.search(r"1,?035", made.output + page.output + planned)
+    assert not re.search(r"1,?035", made.output + page.output + planned + judged)
     # What is loaded, resumed or trained again says the same.
     assert sfumato.Merf.load(out).statement_.unit.name == "patient"
     again = tmp_path / "again"

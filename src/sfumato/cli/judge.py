@@ -187,7 +187,7 @@ def judge(
     from sfumato.methods import SavedRun, load
 
     run = Path(target) if is_run(Path(target)) else None
-    size = None
+    size, told = None, False
     if run is None:
         real = load_stated(real_spec, progress, facts, None)
         synthetic = load_stated(target, progress, facts, real.schema)
@@ -195,6 +195,7 @@ def judge(
         synthesizer = load(run)
         with SavedRun(run) as saved:
             size = saved.config["data"]["size"]  # none under add-remove, where it is private
+            told = size is not None and saved.unit.single  # else it is that of units
         n = n or size or DEFAULT_SAMPLE
         with progress.stage(f"Sampling {n:,} records", n) as stage:
             synthetic = synthesizer.sample(n, seed=seed)
@@ -207,7 +208,7 @@ def judge(
         synthetic,
         real,
         train=train,
-        size_is_public=size is not None,
+        size_is_public=told,
         seed=seed,
         progress=progress,
         **(wanted or {}),
