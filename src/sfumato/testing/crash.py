@@ -71,6 +71,7 @@ def _child(words: list[str], told: Path, marks: Path | None, ready: int | None =
         os.dup2(handle, 2)
         if marks is not None:
             _note_answers(marks)
+        _draw_quickly()
         from sfumato.cli.main import app
 
         app.main(words)
@@ -78,6 +79,19 @@ def _child(words: list[str], told: Path, marks: Path | None, ready: int | None =
         code = error.code if isinstance(error.code, int) else 0
     finally:
         os._exit(code)
+
+
+def _draw_quickly() -> None:
+    """Ordinary normals for exact ones, which ask the system three quarters of a million times, and strace stops at each.
+
+    What is looked at here is what a run keeps, not what it drew; the operations on its files are the same.
+    """
+    import numpy as np
+
+    from sfumato.privacy import noise
+
+    random = np.random.default_rng()
+    noise._measurement = lambda scale: lambda zeros: np.rint(random.normal(0, scale, len(zeros)))
 
 
 def _note_answers(marks: Path) -> None:
