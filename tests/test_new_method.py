@@ -12,6 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 import sfumato
+from runs import refused
 from sfumato.cli.main import app
 from sfumato.cli.new_method import KINDS, write_method
 from sfumato.methods import Method, find_methods, registry
@@ -82,6 +83,12 @@ def test_names_that_make_no_module_are_refused(name, tmp_path):
     result = CliRunner().invoke(app, ["new-method", name, "--out", str(tmp_path)])
     assert result.exit_code == 2
     assert not list(tmp_path.iterdir())
+
+
+def test_a_loop_of_links_is_refused_in_one_sentence(tmp_path):
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    line = refused(2, "new-method", "my-means", "--out", tmp_path / "loop")
+    assert "Too many levels of symbolic links" in line
 
 
 def test_nothing_is_written_over_and_no_name_is_taken_twice(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import keyword
+import os
 import re
 from pathlib import Path
 from string import Template
@@ -101,7 +102,7 @@ def _is_clone(out: Path) -> bool:
 def _package(out: Path) -> str:
     """The package that a folder is, as far as its __init__.py files tell; empty for a folder of scripts."""
     parts: list[str] = []
-    folder = out.resolve()
+    folder = Path(os.path.realpath(out))  # `resolve` raises at a loop of links
     while (folder / "__init__.py").exists():
         parts.insert(0, folder.name)
         folder = folder.parent

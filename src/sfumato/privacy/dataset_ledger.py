@@ -256,7 +256,9 @@ class DataSetLedger:
         found = self._find(entry["run"])
         if found is None:
             self._check_limit((*self.charges(), *wanted))
-            label = "in memory" if store.folder is None else store.folder.resolve().name
+            label = (
+                "in memory" if store.folder is None else Path(os.path.realpath(store.folder)).name
+            )
             state = "begun" if store.begun else "reserved"
             row = (entry["run"], label, method, _of(wanted), entry["turn"], state)
             db.execute(

@@ -202,7 +202,7 @@ def _changed(spec: str) -> list[str]:
     """Where a path leads and a keyed digest of when it last changed; a named set is fixed by its name."""
     if find_named(spec) is not None:
         return []
-    path = Path(spec).resolve()
+    path = Path(os.path.realpath(spec))
     parts = [path, *(path.rglob("*") if path.is_dir() else path.parent.glob(f"{path.stem}*"))]
     last = max(part.stat().st_mtime_ns for part in parts)
     return [str(path), keyed_digest(f"{path} {last}".encode())]
