@@ -36,9 +36,10 @@ import torch
 from torch import Tensor
 
 import sfumato
-from sfumato.data import Dataset
+from sfumato.data import Batch, Dataset
 from sfumato.methods import Mge, get_method
 from sfumato.privacy.units import size_of
+from sfumato.public.codec import ImageCodec
 from sfumato.public.resolve import get_codec
 
 IMAGES = Path(__file__).parent.parent / "docs" / "images"
@@ -295,7 +296,11 @@ def resnet_features(shape: tuple[int, ...]) -> Callable[[Tensor], Tensor]:
 def subsets(given: Namespace) -> None:
     for name in given.data or ("fashion-mnist", "cifar10"):
         private, public, held_out, codes = halves(name)
-        components = get_codec(CODEC, public.schema, public=public).encode
+        codec = get_codec(CODEC, public.schema, public=public)
+
+        def components(pixels: Tensor, codec: ImageCodec = codec) -> Tensor:
+            return codec.encode(Batch(pixels, None))
+
         views: list[tuple[dict[str, str], Dataset, Any]] = [(COMPONENTS, held_out, components)]
         look = {} if given.codec_only else LOOKS.get(name, {})
         if look:
@@ -414,7 +419,7 @@ def codecs(given: Namespace) -> None:
             for title, spec in specs.items():
                 codec = get_codec(spec, test.schema, public=public)
                 began = time.process_time()
-                vectors = codec.encode(pixels)
+                vectors = codec.encode(Batch(pixels, None))
                 middle = time.process_time()
                 decoded = codec.decode(vectors)
                 done = time.process_time()

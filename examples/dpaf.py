@@ -24,7 +24,7 @@ maps, height, width = network.encoder.shape
 dim = maps * height * width
 query = Query(label="features", shape=(dim,), bound=dim**0.5, segments=10, rate=rate, steps=steps)
 ledger = Ledger(budget)
-gate = Gate(PrivateData(data, ledger), [query], plan([query], calibrated([query], budget)))
+gate = Gate(PrivateData(data, ledger), [query], plan([query], calibrated([query], budget)), budget)
 features = features_by_class(network.encoder)
 
 for step in gate.steps("features").begin():

@@ -9,10 +9,10 @@ from sfumato.methods.matched import by_class
 from sfumato.privacy import Budget, Gate, Ledger, PrivacyStatement, PrivateData, Query
 from sfumato.privacy.query import calibrated, plan
 from sfumato.public.hermite import Hermite, ProductKernel, SumKernel
-from sfumato.public.tabular import encoding_of
+from sfumato.public.tabular import plain_codec
 
 data = sfumato.load("digits:train")  # private: 8×8 images of ten digits
-pixels, budget = encoding_of(data.schema), Budget(epsilon=5.0, delta=1e-5)
+pixels, budget = plain_codec(data.schema), Budget(epsilon=5.0, delta=1e-5)
 features = Hermite(order=20, length_scale=0.15)  # 1. of one pixel
 whole = CountedByClass(SumKernel(pixels, features), n_classes=10)  # 2. of all, and a count
 pair = ProductKernel(pixels, features, [27, 36], n_classes=10)  # 3. of two together
@@ -23,7 +23,7 @@ queries = [  # jointly calibrated: 80 % and 20 % of the squared noise budget
     Query(label="pair", shape=(pair.left, pair.right), bound=pair.bound, segments=10, share=0.2),
 ]
 private = PrivateData(data, ledger := Ledger(budget))
-gate = Gate(private, queries, plan(queries, calibrated(queries, budget)))
+gate = Gate(private, queries, plan(queries, calibrated(queries, budget)), budget)
 target = MeanEmbedding.of(gate.sum("sum", whole), whole, size=gate.public_size)
 beside = target.beside(gate.sum("pair", pair))
 generator = ConvGenerator(data.schema.shape, n_classes=10, latent=5, hidden=100)

@@ -19,7 +19,9 @@ phi = CountedByClass(fourier, n_classes=10)
 # 2. The release: one noisy sum over all records, paid for before a row is read.
 queries = [Query(label="mean embedding", shape=(phi.dim,), bound=phi.bound, segments=10)]
 ledger = Ledger(budget)
-private = Gate(PrivateData(data, ledger), queries, plan(queries, calibrated(queries, budget)))
+private = Gate(
+    PrivateData(data, ledger), queries, plan(queries, calibrated(queries, budget)), budget
+)
 embedding = MeanEmbedding.of(private.sum("mean embedding", phi), phi, size=private.public_size)
 
 # 3. Match the generator's embedding to the released one: post-processing, free.

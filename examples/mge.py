@@ -18,7 +18,7 @@ query = rows.query(codec.facts, data.schema.n_classes)
 
 # 2. The release: means, second moments and counts in one noisy sum, calibrated jointly.
 ledger = Ledger(budget)
-gate = Gate(PrivateData(data, ledger), [query], plan([query], calibrated([query], budget)))
+gate = Gate(PrivateData(data, ledger), [query], plan([query], calibrated([query], budget)), budget)
 moments = rows.read(gate.sum(query.label, rows))
 
 # 3. A Gaussian for every class; its covariance is repaired, not recomputed from the data.

@@ -15,19 +15,13 @@ from torch.nn import functional as F
 
 from sfumato.data import Batch, Dataset, Schema
 from sfumato.errors import BadInput, CorruptArtifact
-from sfumato.privacy import BoundedSum
+from sfumato.privacy import BoundedSum, Query
+from sfumato.privacy.gate import _map_of
 from sfumato.public import adain as adain_module
 from sfumato.public.adain import AdainCodec
 from sfumato.public.architectures import ResNet
 from sfumato.public.autoencoder import AutoencoderCodec
-from sfumato.public.codec import (
-    Card,
-    Codec,
-    EncodedFeatures,
-    codec_from_state,
-    load_codec,
-    read_header,
-)
+from sfumato.public.codec import Card, ImageCodec, codec_from_state, load_codec, read_header
 from sfumato.public.icgan import IcGanCodec, InstanceGenerator, convert_ic_gan
 from sfumato.public.linear import DctCodec, PcaCodec
 from sfumato.public.resolve import codec_facts, get_codec
@@ -95,7 +89,7 @@ def ic_gan(tmp_path):
     return codec
 
 
-CODECS: dict[str, Codec] = {
+CODECS: dict[str, ImageCodec] = {
     "dct": DctCodec(GRAY, 20),
     "dct colour": DctCodec(ODD),
     "pca": PcaCodec.fit(pictures(60, ODD), 10),
@@ -111,7 +105,7 @@ def test_every_vector_is_within_the_bound_and_every_picture_within_its_range(nam
     pixels = torch.rand(12, *codec.shape)
     pixels[5:10].round_()
     pixels[10], pixels[11] = 0, 1
-    vectors = codec.encode(pixels)
+    vectors = codec.encode(Batch(pixels, None))
     assert vectors.shape == (12, codec.dim)
     lengths = vectors.double().norm(dim=1)
     assert (lengths <= codec.bound * (1 + 1e-5)).all()
@@ -127,13 +121,16 @@ def test_every_vector_is_within_the_bound_and_every_picture_within_its_range(nam
 @pytest.mark.parametrize("name", CODECS)
 def test_no_row_depends_on_another_and_the_wall_can_sum_them(name):
     codec = CODECS[name]
-    check_map(EncodedFeatures(codec), schema(codec.shape), counts=(1, 2, 17, 65, 130))
+    phi = _map_of(Query(label="vectors", shape=(codec.dim,), bound=codec.bound), codec.encode)
+    check_map(phi, schema(codec.shape), counts=(1, 2, 17, 65, 130))
     pixels = torch.rand(4, *codec.shape)
-    summed = BoundedSum(EncodedFeatures(codec))
+    summed = BoundedSum(phi)
     rows = summed.rows(Batch(pixels, None)).double() * summed.grid
-    assert torch.allclose(rows, codec.encode(pixels).double(), atol=1e-4)
+    assert torch.allclose(rows, codec.encode(Batch(pixels, None)).double(), atol=1e-4)
     pixels[1:] = math.nan
-    assert torch.isnan(codec.encode(pixels)[1:]).any(dim=1).all()  # so the wall leaves it out
+    assert (
+        torch.isnan(codec.encode(Batch(pixels, None))[1:]).any(dim=1).all()
+    )  # so the wall leaves it out
 
 
 @pytest.mark.parametrize("name", CODECS)
@@ -141,11 +138,11 @@ def test_a_saved_codec_gives_the_same_vectors_pictures_and_card(name, tmp_path):
     codec = CODECS[name]
     codec.save(tmp_path / "codec.safetensors")
     pixels = torch.rand(4, *codec.shape, generator=torch.Generator().manual_seed(0))
-    vectors = codec.encode(pixels)
+    vectors = codec.encode(Batch(pixels, None))
     inside = codec_from_state({k: v.clone() for k, v in codec.state().items()})
     for again in (load_codec(tmp_path / "codec.safetensors"), inside):
         assert type(again) is type(codec)
-        assert torch.equal(again.encode(pixels), vectors)
+        assert torch.equal(again.encode(Batch(pixels, None)), vectors)
         assert torch.equal(again.decode(vectors), codec.decode(vectors))
         assert again.card == codec.card
         assert again.facts == codec.facts
@@ -159,7 +156,7 @@ def test_a_saved_codec_gives_the_same_vectors_pictures_and_card(name, tmp_path):
 def test_all_frequencies_together_give_every_picture_back(shape):
     codec = DctCodec(shape, math.prod(shape))
     pixels = torch.rand(5, *shape)
-    assert torch.allclose(codec.decode(codec.encode(pixels)), pixels, atol=1e-5)
+    assert torch.allclose(codec.decode(codec.encode(Batch(pixels, None))), pixels, atol=1e-5)
     gram = codec.basis @ codec.basis.T
     assert torch.allclose(gram, torch.eye(len(gram)), atol=1e-5)
 
@@ -167,20 +164,20 @@ def test_all_frequencies_together_give_every_picture_back(shape):
 def test_distances_are_those_of_pictures_and_the_bound_is_reached_and_not_passed():
     codec = DctCodec((1, 8, 8), 64)
     pixels = torch.rand(2, 1, 8, 8)
-    between = codec.encode(pixels).diff(dim=0).norm() * codec.radius
+    between = codec.encode(Batch(pixels, None)).diff(dim=0).norm() * codec.radius
     assert float(between) == pytest.approx(float(pixels.diff(dim=0).norm()), rel=1e-4)
     codec = DctCodec((1, 8, 8))
     extreme = torch.stack([torch.zeros(1, 8, 8), torch.ones(1, 8, 8)])
-    assert torch.allclose(codec.encode(extreme).norm(dim=1), torch.ones(2), atol=1e-6)
+    assert torch.allclose(codec.encode(Batch(extreme, None)).norm(dim=1), torch.ones(2), atol=1e-6)
 
 
 def test_brightness_comes_before_colour_and_low_frequencies_first():
     codec = DctCodec((3, 8, 8), 12)
     gray = torch.rand(1, 1, 8, 8).expand(1, 3, 8, 8)
-    spent_on_colour = int((codec.encode(gray).abs() < 1e-6).sum())
+    spent_on_colour = int((codec.encode(Batch(gray, None)).abs() < 1e-6).sum())
     assert 2 <= spent_on_colour <= 6  # at most half, and at least the two colours of the whole
     flat = torch.full((1, 3, 8, 8), 0.7)
-    assert torch.allclose(codec.decode(codec.encode(flat)), flat, atol=1e-5)
+    assert torch.allclose(codec.decode(codec.encode(Batch(flat, None))), flat, atol=1e-5)
 
 
 def test_components_of_public_pictures_describe_pictures_like_them_best():
@@ -188,11 +185,14 @@ def test_components_of_public_pictures_describe_pictures_like_them_best():
     public = Dataset.from_arrays((mixed / mixed.max()).reshape(300, 1, 16, 16).astype(np.float32))
     pixels = public.take(np.arange(50)).pixels()
     pca, dct = PcaCodec.fit(public, 12), DctCodec((1, 16, 16), 12)
-    errors = [float((c.decode(c.encode(pixels)) - pixels).square().mean()) for c in (pca, dct)]
+    errors = [
+        float((c.decode(c.encode(Batch(pixels, None))) - pixels).square().mean())
+        for c in (pca, dct)
+    ]
     assert errors[0] < 0.2 * errors[1]
     assert torch.equal(PcaCodec.fit(public, 12).basis, pca.basis)  # one data set, one codec
     outlier = torch.ones(1, 1, 16, 16) * torch.eye(16)
-    assert float(pca.encode(outlier).norm()) <= 1 + 1e-6
+    assert float(pca.encode(Batch(outlier, None)).norm()) <= 1 + 1e-6
 
 
 def test_the_card_says_what_was_seen():
@@ -247,7 +247,7 @@ def test_codecs_by_name_fit_their_facts(tmp_path, small_vgg):
     for spec in specs:
         codec = get_codec(spec, public.schema, public=public)
         assert codec.facts == codec_facts(spec, public.schema), spec
-        assert codec.encode(torch.rand(2, *COLOUR)).shape == (2, codec.dim)
+        assert codec.encode(Batch(torch.rand(2, *COLOUR), None)).shape == (2, codec.dim)
 
 
 @pytest.mark.parametrize(
@@ -281,7 +281,7 @@ def test_misuse_is_refused_with_a_reason(tmp_path):
         with pytest.raises(BadInput, match=words):
             get_codec(spec, schema(shape), public=public)
     with pytest.raises(BadInput, match="resize them"):
-        DctCodec(GRAY).encode(torch.rand(2, *COLOUR))
+        DctCodec(GRAY).encode(Batch(torch.rand(2, *COLOUR), None))
     with pytest.raises(BadInput, match="decodes vectors of 64"):
         DctCodec(GRAY).decode(torch.rand(2, 3))
 
@@ -319,16 +319,16 @@ def test_an_autoencoder_has_no_layer_that_mixes_rows():
 )
 def test_an_autoencoder_fits_any_size(shape):
     codec = AutoencoderCodec.untrained(shape, 8, 8, seed=0)
-    assert codec.decode(codec.encode(torch.rand(2, *shape))).shape == (2, *shape)
+    assert codec.decode(codec.encode(Batch(torch.rand(2, *shape), None))).shape == (2, *shape)
 
 
 def test_adain_keeps_what_its_cells_hold(small_vgg):
     for shape in (GRAY, COLOUR, (3, 96, 96)):
         codec = AdainCodec(shape)
         flat = torch.full((2, *shape), 0.25)
-        assert codec.encode(flat).shape == (2, 8192)
-        assert torch.allclose(codec.decode(codec.encode(flat)), flat, atol=1e-3)
-        assert (codec.encode(torch.ones(1, *shape)).norm(dim=1) <= 1 + 1e-6).all()
+        assert codec.encode(Batch(flat, None)).shape == (2, 8192)
+        assert torch.allclose(codec.decode(codec.encode(Batch(flat, None))), flat, atol=1e-3)
+        assert (codec.encode(Batch(torch.ones(1, *shape), None)).norm(dim=1) <= 1 + 1e-6).all()
 
 
 def test_adain_on_components_says_all_that_it_saw(small_vgg, tmp_path):
@@ -337,24 +337,27 @@ def test_adain_on_components_says_all_that_it_saw(small_vgg, tmp_path):
     assert codec.card.trained_on == ("imagenet-1k", "ms-coco", "wikiart", "cifar10:train")
     pixels = public.take(np.arange(5)).pixels()
     codec.save(tmp_path / "a.safetensors")
-    assert torch.equal(load_codec(tmp_path / "a.safetensors").encode(pixels), codec.encode(pixels))
+    assert torch.equal(
+        load_codec(tmp_path / "a.safetensors").encode(Batch(pixels, None)),
+        codec.encode(Batch(pixels, None)),
+    )
 
 
 def test_an_ic_gan_in_its_published_names_becomes_a_codec(ic_gan, tmp_path):
     pixels = torch.rand(3, 1, 12, 12)
-    vectors = ic_gan.encode(pixels)
+    vectors = ic_gan.encode(Batch(pixels, None))
     assert vectors.shape == (3, 512)
     assert torch.allclose(vectors.norm(dim=1), torch.ones(3), atol=1e-5)
     assert ic_gan.decode(vectors).shape == (3, 1, 12, 12)
     assert ic_gan.generator.resolution == 16
     again = get_codec(f"ic-gan:{tmp_path / 'ic-gan.safetensors'}", schema((1, 12, 12)))
     assert isinstance(again, IcGanCodec)
-    assert torch.equal(again.encode(pixels), vectors)
+    assert torch.equal(again.encode(Batch(pixels, None)), vectors)
     assert again.card.trained_on == ("imagenet-1k",)
 
 
 def test_the_noise_of_an_ic_gan_is_the_callers(ic_gan):
-    vectors = ic_gan.encode(torch.rand(2, 1, 12, 12))
+    vectors = ic_gan.encode(Batch(torch.rand(2, 1, 12, 12), None))
     drawn = [
         ic_gan.decode(vectors, generator=torch.Generator().manual_seed(seed)) for seed in (1, 1, 2)
     ]

@@ -21,7 +21,7 @@ from sfumato.public.autoencoder import AutoencoderCodec
 from sfumato.public.fourier import FourierFeatures
 from sfumato.public.hermite import Hermite, SumKernel
 from sfumato.public.perceptual import PerceptualFeatures, ScatteringEncoder
-from sfumato.public.tabular import encoding_of
+from sfumato.public.tabular import plain_codec
 from sfumato.testing.methods import BUDGET, CHECKS, Case, cases_of, small_images, small_table
 
 # Every method on every kind of data that it is for, and some in settings that go another way.
@@ -206,7 +206,7 @@ def test_every_method_that_is_found_has_its_name_at_the_top_and_can_be_tried_in_
 # -- feature maps --------------------------------------------------------------------------------------------------
 
 MAPS = {
-    "hermite, sum kernel": SumKernel(encoding_of(small_images().schema), Hermite(20, 0.005)),
+    "hermite, sum kernel": SumKernel(plain_codec(small_images().schema), Hermite(20, 0.005)),
     "fourier": FourierFeatures(64, 128, 10.0, seed=0),
     "fourier, tiny length": FourierFeatures(64, 32, 1e-4, seed=0),
     "counted by class": CountedByClass(FourierFeatures(64, 128, 10.0, seed=0), 3),

@@ -32,7 +32,7 @@ GENEROUS = Budget(epsilon=50.0, delta=1e-4)
 @pytest.fixture(autouse=True, scope="module")
 def _few_records():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(mepf_matching, "_FINAL_RECORDS", 60)
+        patch.setattr(Mepf, "FINAL", (mepf_matching.FINAL_SEED, 60))
         patch.setattr(mepf_matching, "_RULE_RECORDS", 60)
         patch.setattr(mepf_matching, "_RULE_AGREES", 0.0)
         yield
@@ -139,7 +139,7 @@ class Shades(nn.Module):
 
 def test_what_looks_like_another_class_is_drawn_again_four_times(shady):
     labels = torch.arange(4000) % 2
-    made = shady._pictures(labels, torch.Generator().manual_seed(0))
+    made = shady.made(labels, torch.Generator().manual_seed(0))
     bright = made.mean(dim=(1, 2, 3)) > 0.5
     slips = int((bright != (labels == 1)).sum())
     assert 70 < slips < 180  # of 4,000 ÷ 2⁵ = 125 on average; 2,000 unless any is drawn again

@@ -43,7 +43,7 @@ def data(n: int = 40, classes: int | None = 3) -> Dataset:
 def gate(*queries: Query, budget: Budget = LOUD, rows: Dataset | None = None) -> Gate:
     charges = plan(queries, calibrated(queries, budget))
     private = PrivateData(rows or data(), Ledger(Budget(epsilon=1.01e5, delta=1e-5)))
-    return Gate(private, queries, charges)
+    return Gate(private, queries, charges, budget)
 
 
 def pixels(batch: Batch) -> torch.Tensor:
@@ -350,7 +350,7 @@ def test_what_was_not_promised_or_was_answered_is_not_answered():
 def test_a_promise_of_other_queries_is_not_this_methods():
     one, other = (Query(label=name, shape=(2,)) for name in "ab")
     with pytest.raises(PlanMismatch, match="other queries"):
-        Gate(PrivateData(data(), Ledger(BUDGET)), [one], plan([other], 4.0))
+        Gate(PrivateData(data(), Ledger(BUDGET)), [one], plan([other], 4.0), BUDGET)
 
 
 def test_a_step_answers_once_and_only_by_the_kind_that_was_paid_for():

@@ -15,7 +15,7 @@ from sfumato.data import Batch, Schema
 from sfumato.errors import BadInput
 from sfumato.privacy import OuterSum, enforced_bound
 from sfumato.public.hermite import Hermite, OnGrid, ProductKernel, SumKernel, hermite, rho_of
-from sfumato.public.tabular import Block, encoding_of
+from sfumato.public.tabular import Block, plain_codec
 
 CASES = [(100, 0.005, None), (20, 0.005, None), (20, 0.15, None), (5, 0.3, 4.0), (30, 0.004, 6.0)]
 
@@ -93,17 +93,17 @@ def images(n: int = 6) -> tuple[Schema, Batch]:
 def test_the_sum_kernel_is_the_average_of_the_coordinates_kernels():
     schema, batch = images()
     features = Hermite(40, 0.3)
-    phi = SumKernel(encoding_of(schema), features)(batch).double()
+    phi = SumKernel(plain_codec(schema), features)(batch).double()
     x = batch.values.flatten(1).double()
     exact = torch.exp(-(x[:, None] - x).square() / 0.6).mean(dim=2)
     assert torch.allclose(phi @ phi.T, exact, atol=1e-4)
-    assert (phi.norm(dim=1) <= SumKernel(encoding_of(schema), features).bound + 1e-6).all()
+    assert (phi.norm(dim=1) <= SumKernel(plain_codec(schema), features).bound + 1e-6).all()
 
 
 @pytest.mark.parametrize("parts", [[3, 7], [0, 5, 11], [2, 4, 6, 8]])
 def test_the_product_kernel_is_the_product_of_the_coordinates_kernels(parts):
     schema, batch = images()
-    kernel = ProductKernel(encoding_of(schema), Hermite(16, 0.5), parts)
+    kernel = ProductKernel(plain_codec(schema), Hermite(16, 0.5), parts)
     left, right = (side.double() for side in kernel.factors(batch))
     found = (left @ left.T) * (right @ right.T)
     x = batch.values.flatten(1)[:, parts].double()
@@ -116,7 +116,7 @@ def test_the_product_kernel_is_the_product_of_the_coordinates_kernels(parts):
 
 def test_products_are_filed_by_class_and_bounded_as_charged():
     schema, batch = images()
-    kernel = ProductKernel(encoding_of(schema), Hermite(4, 0.5), [0, 1], 2)
+    kernel = ProductKernel(plain_codec(schema), Hermite(4, 0.5), [0, 1], 2)
     summand = OuterSum(kernel)
     whole = summand(batch)
     assert whole.shape == (2, 25)
@@ -131,7 +131,7 @@ def test_products_are_filed_by_class_and_bounded_as_charged():
 
 def test_blocks_of_categories_enter_a_product_as_they_are():
     schema, _ = images()
-    kernel = ProductKernel(encoding_of(schema), Hermite(3, 0.5), [Block(0, 2), 1])
+    kernel = ProductKernel(plain_codec(schema), Hermite(3, 0.5), [Block(0, 2), 1])
     numbers, hot = torch.rand(5, 12), torch.eye(2)[[0, 1, 1, 0, 1]]
     left, right = kernel.of(numbers, hot)
     assert torch.equal(left, hot)

@@ -18,7 +18,7 @@ from sfumato.methods.hp import _Distance
 from sfumato.privacy import Budget, enforced_bound
 from sfumato.privacy.store import packed
 from sfumato.public.hermite import Hermite, SumKernel
-from sfumato.public.tabular import Block, encoding_of
+from sfumato.public.tabular import Block, plain_codec
 from sfumato.testing.methods import small_images
 
 BUDGET = Budget(epsilon=5.0, delta=1e-4)
@@ -91,7 +91,7 @@ class _Fixed(torch.nn.Module):
 
 def test_the_loss_on_the_grid_is_the_squared_distance_of_embeddings():
     rng = torch.Generator().manual_seed(0)
-    encoding = encoding_of(POINTS)
+    encoding = plain_codec(POINTS)
     kernel = SumKernel(encoding, Hermite(25, 0.05, 4.0))
     made = torch.rand(2, 6, encoding.numbers, generator=rng)
     hot = torch.nn.functional.one_hot(torch.randint(3, (2, 6, 2), generator=rng), 3).flatten(2)

@@ -44,7 +44,8 @@ LOOSE = Budget(epsilon=50.0, delta=1e-4)
 @pytest.fixture(autouse=True)
 def _few_records(monkeypatch):
     monkeypatch.setattr(mepf, "_METRIC_RECORDS", 60)
-    for name, value in {"FINAL": 60, "RULE": 60, "STOP": 30}.items():
+    monkeypatch.setattr(Mepf, "FINAL", (mepf_matching.FINAL_SEED, 60))
+    for name, value in {"RULE": 60, "STOP": 30}.items():
         monkeypatch.setattr(mepf_matching, f"_{name}_RECORDS", value)
     monkeypatch.setattr(mepf_matching, "_RULE_AGREES", 0.0)
 
@@ -211,7 +212,7 @@ def test_early_stopping_leaves_the_generator_nearest_to_the_second_release():
         matching.loss(step, torch.Generator())
         if len(scores) > len(seen):
             seen[len(scores) - 1] = matching.generator.pixels.detach().clone()
-    matching.finish()
+    matching.final(torch.Generator(), 60)
     assert len(scores) == 17  # 16 on the way, the last at the end
     best = int(np.argmin(scores[:-1]))
     assert scores[best] < scores[-1] or best == len(scores) - 2

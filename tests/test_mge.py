@@ -147,7 +147,7 @@ def test_squares_of_a_spread_out_codec_are_released_on_a_finer_scale():
 
 def test_without_noise_the_release_gives_the_moments_of_every_class():
     data, codec = halves(), DctCodec(SHAPE)
-    vectors = codec.encode(Batch(torch.from_numpy(data.images), None).pixels()).double()
+    vectors = codec.encode(Batch(torch.from_numpy(data.images), None)).double()
     diagonal, outer = (read_exactly(kind, codec, data) for kind in (DiagonalMoments, OuterMoments))
     for c in (0, 1):
         ours = vectors[torch.from_numpy(data.labels) == c]

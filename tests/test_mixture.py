@@ -1,4 +1,4 @@
-"""The mixture: its space, its moments, their denoising, the draws and the refinement, each by a second route."""
+"""The mixture: its codec, its moments, their denoising, the draws and the refinement, each by a second route."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from sfumato.data import Batch, Column, Dataset, Schema
 from sfumato.errors import BadInput
 from sfumato.generators.mixture import GaussianMixture, RangeFit
 from sfumato.methods import Mixture
+from sfumato.methods.base import as_bytes
 from sfumato.methods.mixture import Capacity
 from sfumato.methods.moments import (
     above_edge,
@@ -31,9 +32,8 @@ from sfumato.methods.refinement import LABEL, STEPS, Refinement, record_gradient
 from sfumato.privacy import BoundedSum, Budget, Neighbours, OuterSum, Query, enforced_bound
 from sfumato.privacy.gate import _map_of
 from sfumato.privacy.memory import Remembered
-from sfumato.public.linear import DctCodec
-from sfumato.public.space import Axes, CodecSpace
-from sfumato.public.spaces import MOST_COEFFICIENTS, PixelSpace, TableSpace
+from sfumato.public.linear import MOST_COEFFICIENTS, Axes, CosineCodec, DctCodec, TurnedCodec
+from sfumato.public.tabular import TableCodec
 
 SEVERAL = Budget(epsilon=200.0, delta=1e-5)
 
@@ -69,41 +69,41 @@ def table(n: int = 4000) -> Dataset:
     return Dataset.from_values(values, ill, schema=TABLE)
 
 
-# -- the space -------------------------------------------------------------------------------------------------------
+# -- the codec -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("shape", [(1, 8, 8), (3, 10, 6), (1, 28, 28), (3, 1, 5)])
 def test_pixels_come_back_from_their_cosines_and_lengths_are_kept(shape):
-    space, batch = PixelSpace(Schema(kind="images", shape=shape)), pictures(shape)
-    vectors = space.encode(batch)
+    codec, batch = CosineCodec(Schema(kind="images", shape=shape)), pictures(shape)
+    vectors = codec.encode(batch)
     centred = (batch.pixels() - 0.5).flatten(1)
     assert torch.allclose(vectors.norm(dim=1), centred.norm(dim=1), rtol=1e-4)
-    assert torch.equal(space.finish(space.raw(vectors), torch.Generator()), batch.values)
+    assert torch.equal(as_bytes(codec.decode(vectors)), batch.values)
 
 
 def test_extreme_pictures_reach_the_radius_and_none_exceeds_it():
-    space = PixelSpace(Schema(kind="images", shape=(3, 5, 7)))
+    codec = CosineCodec(Schema(kind="images", shape=(3, 5, 7)))
     white = Batch(torch.full((1, 3, 5, 7), 255, dtype=torch.uint8), None)
-    assert float(space.encode(white).norm()) == pytest.approx(space.radius, rel=1e-5)
-    assert (space.encode(pictures((3, 5, 7), 50)).norm(dim=1) <= space.radius).all()
+    assert float(codec.encode(white).norm()) == pytest.approx(codec.bound, rel=1e-5)
+    assert (codec.encode(pictures((3, 5, 7), 50)).norm(dim=1) <= codec.bound).all()
 
 
 def test_large_pictures_keep_their_low_frequencies():
-    space = PixelSpace(Schema(kind="images", shape=(1, 64, 64)))
-    assert space.dim == MOST_COEFFICIENTS
-    assert (space.prior[:-1] >= space.prior[1:]).all()
+    codec = CosineCodec(Schema(kind="images", shape=(1, 64, 64)))
+    assert codec.dim == MOST_COEFFICIENTS
+    assert (codec.prior()[:-1] >= codec.prior()[1:]).all()
     slope = torch.linspace(0, 1, 64).expand(1, 1, 64, 64).contiguous()
-    back = space.raw(space.encode(Batch(slope, None)))
+    back = codec.raw(codec.encode(Batch(slope, None)))
     assert float((back - slope.flatten(1)).abs().max()) < 0.05
 
 
 def test_a_table_comes_back_from_its_vectors():
     data = table(50)
-    space = TableSpace(TABLE)
+    codec = TableCodec(TABLE)
     batch = next(data.batches(50))
-    vectors = space.encode(batch)
-    assert (vectors.norm(dim=1) <= space.radius).all()
-    back = space.finish(space.raw(vectors), torch.Generator().manual_seed(0))
+    vectors = codec.encode(batch)
+    assert (vectors.norm(dim=1) <= codec.bound).all()
+    back = codec.decode(vectors, generator=torch.Generator().manual_seed(0))
     assert torch.allclose(back, batch.values, atol=1e-3, equal_nan=True)
 
 
@@ -421,7 +421,7 @@ def test_axes_are_a_rotation_with_the_largest_public_variance_first():
 
 
 def test_wide_latents_are_turned_among_their_first_axes_only(monkeypatch):
-    monkeypatch.setattr("sfumato.public.space.MOST_COEFFICIENTS", 3)
+    monkeypatch.setattr("sfumato.public.linear.MOST_COEFFICIENTS", 3)
     vectors = torch.randn(500, 8, generator=torch.Generator().manual_seed(0)) * torch.arange(1, 9)
     axes, variances = Axes.along(vectors)
     assert axes.turn.shape == (3, 3)
@@ -430,21 +430,23 @@ def test_wide_latents_are_turned_among_their_first_axes_only(monkeypatch):
     assert torch.allclose(axes.back(axes.into(vectors)), vectors, atol=1e-4)
 
 
-def test_a_codec_space_is_bounded_and_sees_what_the_codec_gives_back():
+def test_a_turned_codec_is_bounded_and_sees_what_the_codec_gives_back():
     shape = (1, 8, 8)
-    codec, batch = DctCodec(shape, 10), pictures(shape, 20)
+    plain, batch = DctCodec(shape, 10), pictures(shape, 20)
     public = Dataset.from_arrays(pictures(shape, 60).values.numpy())
-    for space in (CodecSpace(codec), CodecSpace.ordered(codec, public, seed=0)):
-        vectors = space.encode(batch)
-        assert (vectors.norm(dim=1) <= space.radius * (1 + 1e-5)).all()
-        made = space.finish(space.raw(vectors), torch.Generator())
-        back = codec.decode(codec.encode(batch.pixels()))
+    turned = TurnedCodec.along(plain, public, seed=0)
+    assert (turned.prior()[:-1] >= turned.prior()[1:]).all()
+    for codec in (plain, turned):
+        vectors = codec.encode(batch)
+        assert (vectors.norm(dim=1) <= codec.bound * (1 + 1e-5)).all()
+        made = as_bytes(codec.decode(vectors))
+        back = plain.decode(plain.encode(batch))
         assert float((made / 255 - back).abs().max()) < 0.003
-        assert torch.equal((space.seen(batch) * 255).round().to(torch.uint8), made)
+        assert torch.equal((codec.seen(batch) * 255).round().to(torch.uint8), made)
         nothing = Batch(torch.full((1, *shape), math.nan), None)
-        assert space.seen(nothing).isnan().all()
-        again = CodecSpace(codec, space.axes)
-        assert torch.equal(again.raw(vectors), space.raw(vectors))
+        assert codec.seen(nothing).isnan().all()
+    again = TurnedCodec(plain, turned.axes)
+    assert torch.equal(again.raw(turned.encode(batch)), turned.raw(turned.encode(batch)))
 
 
 @pytest.mark.parametrize("codec", ["dct:20", "pca:12"])
@@ -452,7 +454,7 @@ def test_in_a_latent_too_samples_have_the_records_means(codec):
     data, public = halves(), halves(300, seed=1)
     fitted = Mixture(codec=codec, refine=False).fit(data, SEVERAL, public=public)
     sample = fitted.sample(3000)
-    seen = fitted._space.seen(Batch(torch.from_numpy(data.images), None)).numpy()
+    seen = fitted._codec.seen(Batch(torch.from_numpy(data.images), None)).numpy()
     for code in (0, 1):
         made = sample.images[sample.labels == code] / 255
         assert np.abs(seen[data.labels == code].mean(0) - made.mean(0)).max() < 0.03
@@ -468,7 +470,7 @@ def test_records_are_encoded_once_a_fit_and_not_remembered(monkeypatch):
     Mixture(codec="dct:16", refine=False).fit(halves(100), SEVERAL)
     assert len(calls) == len(set(calls))  # the records, and the public ones that the wall tries
     fitted = Mixture(codec="dct:16", candidates=2).fit(halves(100), SEVERAL)
-    assert isinstance(fitted._space, CodecSpace)
+    assert fitted._codec is fitted.codec_
     gc.collect()
     assert not [held for held in gc.get_objects() if type(held) is Remembered]
 

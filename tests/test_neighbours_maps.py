@@ -44,17 +44,16 @@ from sfumato.privacy.bounding import summand_of
 from sfumato.privacy.gate import Rows, _map_of
 from sfumato.privacy.memory import RememberedRows
 from sfumato.public.autoencoder import AutoencoderCodec
-from sfumato.public.codec import EncodedFeatures
 from sfumato.public.fourier import FourierFeatures
 from sfumato.public.hermite import Hermite, ProductKernel, SumKernel
-from sfumato.public.linear import DctCodec
+from sfumato.public.linear import CosineCodec, DctCodec
 from sfumato.public.perceptual import (
     NetworkEncoder,
     PerceptualFeatures,
     ScatteringEncoder,
 )
 from sfumato.public.products import row_product
-from sfumato.public.tabular import HeterogeneousFourier, encoding_of
+from sfumato.public.tabular import HeterogeneousFourier, plain_codec
 from sfumato.testing import (
     BOUNDARIES,
     COUNTS,
@@ -136,24 +135,24 @@ MAPS: dict[str, tuple[Schema, Callable[[], RecordMap]]] = {
     "fourier, table": (
         TABLE,
         lambda: counted(
-            HeterogeneousFourier(encoding_of(TABLE), FourierFeatures(4, 30, 1.0, seed=0)), TABLE
+            HeterogeneousFourier(plain_codec(TABLE), FourierFeatures(4, 30, 1.0, seed=0)), TABLE
         ),
     ),
     "sum kernel": (
         IMAGES,
-        lambda: counted(SumKernel(encoding_of(IMAGES), Hermite(6, 1.0)), IMAGES),
+        lambda: counted(SumKernel(plain_codec(IMAGES), Hermite(6, 1.0)), IMAGES),
     ),
     "sum kernel, table": (
         TABLE,
-        lambda: counted(SumKernel(encoding_of(TABLE), Hermite(9, 0.1, 3.0)), TABLE),
+        lambda: counted(SumKernel(plain_codec(TABLE), Hermite(9, 0.1, 3.0)), TABLE),
     ),
     "product kernel": (
         IMAGES,
-        lambda: ProductKernel(encoding_of(IMAGES), Hermite(3, 1.0), (0, 9, 63), 3),
+        lambda: ProductKernel(plain_codec(IMAGES), Hermite(3, 1.0), (0, 9, 63), 3),
     ),
     "product kernel, table": (
         TABLE,
-        lambda: ProductKernel(encoding_of(TABLE), Hermite(3, 1.0), encoding_of(TABLE).parts[:4], 3),  # type: ignore[union-attr]
+        lambda: ProductKernel(plain_codec(TABLE), Hermite(3, 1.0), plain_codec(TABLE).parts[:4], 3),  # type: ignore[union-attr]
     ),
     "perceptual": (
         IMAGES,
@@ -169,10 +168,14 @@ MAPS: dict[str, tuple[Schema, Callable[[], RecordMap]]] = {
             ScatteringEncoder(SMALL.shape), moments=1, centre=torch.full((81,), 0.05), radius=0.3
         ),
     ),
-    "codec": (IMAGES, lambda: EncodedFeatures(DctCodec(IMAGES.shape, 7))),
+    "codec": (IMAGES, lambda: asked(7, 1.0, DctCodec(IMAGES.shape, 7).encode)),
+    "codec, cosines": (
+        COLOUR,
+        lambda: asked(COLOUR.dim, COLOUR.dim**0.5 / 2, CosineCodec(COLOUR).encode),
+    ),
     "codec, network": (
         IMAGES,
-        lambda: EncodedFeatures(AutoencoderCodec.untrained(IMAGES.shape, 6, 8, seed=0)),
+        lambda: asked(6, 1.0, AutoencoderCodec.untrained(IMAGES.shape, 6, 8, seed=0).encode),
     ),
     "outer moments": (COLOUR, outer_moments),
     "aggregated, label": (

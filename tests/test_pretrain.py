@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from torch import nn
 
 from sfumato.cli.pretrain import pretrain
-from sfumato.data import Dataset
+from sfumato.data import Batch, Dataset
 from sfumato.errors import BadInput, CorruptArtifact, RunConflict
 from sfumato.generators import training
 from sfumato.public.autoencoder import AutoencoderCodec
@@ -45,12 +45,12 @@ def test_a_codec_learns_its_public_pictures(tmp_path):
     codec = pretrain_codec(public, tmp_path / "c.safetensors", schedule(40), dim=8, width=8)
     pixels = public.take(np.arange(0, 200, 20)).pixels()
     untrained = AutoencoderCodec.untrained((1, 12, 12), 8, 8, seed=0)
-    before = (untrained.decode(untrained.encode(pixels)) - pixels).square().mean()
+    before = (untrained.decode(untrained.encode(Batch(pixels, None))) - pixels).square().mean()
     assert codec.card.quality["mean_squared_error"] < 0.75 * float(before)
     assert codec.card.records is None  # not told of a set that is not published
     assert codec.card.settings["steps"] == 40
     opened = get_codec(str(tmp_path / "c.safetensors"), public.schema)
-    assert torch.equal(opened.encode(pixels), codec.encode(pixels))
+    assert torch.equal(opened.encode(Batch(pixels, None)), codec.encode(Batch(pixels, None)))
     assert opened.card == codec.card
     assert [p.name for p in tmp_path.iterdir()] == ["c.safetensors"]  # no checkpoint is left
 
@@ -73,7 +73,7 @@ def test_a_stopped_training_goes_on_to_the_same_codec(tmp_path, monkeypatch):
     going_on = True
     resumed = pretrain_codec(public, out, schedule(8, log=stop, resume=True), dim=4, width=8)
     pixels = public.take(np.arange(5)).pixels()
-    assert torch.equal(resumed.encode(pixels), whole.encode(pixels))
+    assert torch.equal(resumed.encode(Batch(pixels, None)), whole.encode(Batch(pixels, None)))
 
 
 def test_an_extractor_tells_its_classes_apart_and_is_known_by_its_path(tmp_path):

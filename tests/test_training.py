@@ -278,7 +278,7 @@ def train(
     charges = tuple(query.charge(1.0) for query in queries)
     store = store_in(folder)
     ledger = Ledger(LOOSE)
-    data = Gate(PrivateData(rows(), ledger, store=store), queries, charges)
+    data = Gate(PrivateData(rows(), ledger, store=store), queries, charges, LOOSE)
     work = Work()
     if start is not None:
         nn.init.constant_(work.network[1].weight, start)

@@ -121,6 +121,7 @@ class Learnt:
     log_: list[dict[str, Any]]
     shares_: Tensor  # (classes,): of methods that make records
     generator_: nn.Module
+    loss_: float  # of methods that match releases
 
 
 _KEPT_APART = ("statement_", "schema_", "log_")
@@ -491,7 +492,7 @@ class Method(Learnt, Configured, ABC):
         with _ReadingProgress(progress) as reading:
             private = PrivateData(data, ledger, store=store, on_fraction=reading)
             run = Workspace(store, progress, public, data.published_as)
-            gate = Gate(private, queries, promised, run.released)
+            gate = Gate(private, queries, promised, budget, run.released)
             try:
                 self._fit(gate, run)
             finally:
@@ -548,9 +549,7 @@ class Method(Learnt, Configured, ABC):
         with torch.no_grad():
             for some in labels.split(self.AT_ONCE):
                 records = self._sample(some, random)
-                if self.schema_.kind == "images" and records.is_floating_point():
-                    records = records.clamp_(0, 1).mul_(255).round_().to(torch.uint8)
-                made.append(records)
+                made.append(as_bytes(records) if self.schema_.kind == "images" else records)
         return torch.cat(made), labels if self.schema_.labelled else None
 
     def _labelled(self, n: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
@@ -661,6 +660,13 @@ def _ledger(charges: Plan, budget: Budget, *, sound: bool) -> Ledger:
     # What is not sound costs more than was asked for: the ledger takes the plan for what it costs, and no more than it.
     cost = epsilon_of(charges, budget.delta, budget.neighbours)
     return Ledger(replace(budget, epsilon=max(cost, budget.epsilon)))
+
+
+def as_bytes(images: Tensor) -> Tensor:
+    """Floats in [0, 1], or a little beside, as samples have them."""
+    if not images.is_floating_point():
+        return images
+    return images.clamp(0, 1).mul_(255).round_().to(torch.uint8)
 
 
 def png_of(picture: Any) -> bytes:

@@ -19,7 +19,7 @@ from sfumato.data import Schema
 from sfumato.methods.base import Method, Workspace
 from sfumato.methods.saved import part
 from sfumato.methods.settings import setting
-from sfumato.public.codec import Codec, Facts, codec_from_state
+from sfumato.public.codec import Facts, ImageCodec, codec_from_state
 from sfumato.public.resolve import codec_facts, get_codec
 
 
@@ -36,7 +36,7 @@ class Encoded(Method):
         assert self.codec is not None
         return codec_facts(self.codec, schema)
 
-    def open_codec(self, schema: Schema, run: Workspace) -> Codec:
+    def open_codec(self, schema: Schema, run: Workspace) -> ImageCodec:
         """The codec, ready to encode, which is `codec_` from now on; what it is made of goes into the log."""
         assert self.codec is not None
         codec = get_codec(self.codec, schema, public=run.public)
@@ -46,7 +46,7 @@ class Encoded(Method):
             run.progress.note(
                 f"Codec {self.codec!r} makes no use of the public data; codec=pca:64 would."
             )
-        self.codec_: Codec = codec
+        self.codec_: ImageCodec = codec
         return codec
 
     def _take_back(self, content: bytes) -> None:

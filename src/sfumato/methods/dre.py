@@ -121,8 +121,8 @@ class Dre(Decoded):
         self.shares_ = counts.shares
         random = torch.Generator().manual_seed(self.seed)
         pixels, kinds = _public_images(run, random)
-        self.vectors_ = codec.encode(pixels)
-        of_records: Features = codec.encode
+        of_records: Features = lambda pixels: codec.encode(Batch(pixels, None))  # noqa: E731
+        self.vectors_ = of_records(pixels)
         seen = self.vectors_
         if self.encoder is not None:
             features = self._features(data.schema, run)

@@ -98,7 +98,7 @@ class GanMi(Decoded, Adversarial):
 
         def with_companion(batch: Batch, random: torch.Generator) -> tuple[Tensor, ...]:
             pixels, labels = labelled(batch, random)
-            real = self.codec_.encode(pixels) / self._unit  # (n, dim)
+            real = self.codec_.encode(Batch(pixels, None)) / self._unit  # (n, dim)
             with torch.no_grad():
                 made = generator(labels, random)  # (n, dim)
             share = torch.rand(len(real), 1, generator=random)

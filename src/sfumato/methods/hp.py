@@ -29,7 +29,7 @@ from sfumato.methods.registry import MethodInfo
 from sfumato.methods.settings import setting
 from sfumato.privacy import Budget, Gate, Query
 from sfumato.public.hermite import Hermite, OnGrid, ProductKernel, SumKernel
-from sfumato.public.tabular import Block, TableEncoding
+from sfumato.public.tabular import Block, TableCodec
 
 _SUM = "sum kernel"
 _DIMS = 2  # coordinates that go into one product kernel
@@ -159,11 +159,11 @@ class Hp(Matched):
 
     def _kernels(self, schema: Schema) -> tuple[SumKernel, list[ProductKernel]]:
         """The sum kernel, and the rounds' product kernels over coordinates drawn by the public seed."""
-        encoding = self.encoding(schema)
+        codec = self.plain_codec(schema)
         scale = self.length_scale or _LENGTH_SCALE[schema.kind]
         stretch = _STRETCH[schema.kind]
         parts: list[int | Block] = (
-            encoding.parts if isinstance(encoding, TableEncoding) else list(range(encoding.numbers))
+            codec.parts if isinstance(codec, TableCodec) else list(range(codec.numbers))
         )
         rounds = min(self.rounds, math.comb(len(parts), _DIMS))
         draw = np.random.RandomState(self.seed)  # its stream is frozen for ever
@@ -172,10 +172,10 @@ class Hp(Matched):
             chosen[tuple(sorted(draw.choice(len(parts), _DIMS, replace=False).tolist()))] = None
         features = Hermite(self.product_order, scale, stretch)
         products = [
-            ProductKernel(encoding, features, [parts[i] for i in each], schema.n_classes)
+            ProductKernel(codec, features, [parts[i] for i in each], schema.n_classes)
             for each in chosen
         ]
-        return SumKernel(encoding, Hermite(self.order, scale, stretch)), products
+        return SumKernel(codec, Hermite(self.order, scale, stretch)), products
 
 
 def _round(r: int) -> str:
@@ -195,12 +195,12 @@ class _Distance:
         batch: int,
     ) -> None:
         self.network, self.products, self.gamma = network, products, gamma
-        self.encoding, self.scale = kernel.encoding, kernel.scale
+        self.codec, self.scale = kernel.codec, kernel.scale
         self.classes = len(embedding.shares)
         self.emphasis = embedding.emphasis
         self.per_class = max(2, batch // self.classes)
         self.labels = self._labels(self.per_class)
-        numbers, orders = self.encoding.numbers, kernel.features.order + 1
+        numbers, orders = self.codec.numbers, kernel.features.order + 1
         self.grid = OnGrid(kernel.features) if numbers else None
         if self.grid is not None:
             values = embedding.mean[:, : orders * numbers].to(torch.float64)
@@ -231,7 +231,7 @@ class _Distance:
 
     def _sum_distance(self, made: Tensor, per_class: int) -> Tensor:
         total = made.new_zeros(())
-        numbers = self.encoding.numbers
+        numbers = self.codec.numbers
         if self.grid is not None:
             grouped = made[:, :numbers].view(self.classes, per_class, numbers)
             sums, squares = self.grid.sums(grouped)
@@ -249,7 +249,7 @@ class _Distance:
     def _product_distance(
         self, made: Tensor, per_class: int, phi: ProductKernel, target: MeanEmbedding
     ) -> Tensor:
-        numbers = self.encoding.numbers
+        numbers = self.codec.numbers
         left, right = phi.of(made[:, :numbers], made[:, numbers:])
         grouped = [side.view(self.classes, per_class, -1) for side in (left, right)]
         sums = (grouped[0].transpose(1, 2) @ grouped[1]).flatten(1)  # (classes, left · right)

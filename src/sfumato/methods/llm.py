@@ -29,9 +29,9 @@ from sfumato.methods.explanations import FilterBank
 from sfumato.methods.registry import MethodInfo
 from sfumato.methods.settings import setting
 from sfumato.privacy import Budget, Gate, Query, balanced
-from sfumato.public.cosines import cosines
+from sfumato.public.linear import cosines
 from sfumato.public.products import row_product
-from sfumato.public.tabular import encoding_of
+from sfumato.public.tabular import plain_codec
 
 _LABEL = "gradients"
 _FAST, _SLOW = 0.9, 0.999  # Adam's two memories
@@ -112,7 +112,7 @@ class LinearMaps(Method):
             )
 
     def queries(self, schema: Schema, budget: Budget) -> list[Query]:
-        projected = min(_encoded(schema), self.projection)
+        projected = min(plain_codec(schema).dim, self.projection)
         gradients = Query(
             label=_LABEL,
             shape=(schema.n_classes * self.maps, projected + 1),
@@ -171,12 +171,12 @@ class Model(nn.Module):
         super().__init__()
         self.schema, self.beta = schema, settings.beta
         self.classes, self.maps = schema.n_classes, settings.maps
-        self._encoding = encoding_of(schema)
+        self._codec = plain_codec(schema)
         random = torch.Generator().manual_seed(settings.seed)
         # Made of the settings again wherever they are: not saved.
         projection = _projection(settings, schema, random)
         self.register_buffer("projection", projection, persistent=False)
-        projected = _encoded(schema) if projection is None else len(projection)
+        projected = self._codec.dim if projection is None else len(projection)
         # Different from the start, so that the maps of a class grow apart.
         weights = torch.randn(self.classes * self.maps, projected + 1, generator=random)
         weights /= math.sqrt(projected + 1)
@@ -200,7 +200,7 @@ class Model(nn.Module):
 
     def encode(self, batch: Batch) -> Tensor:
         """Pixels, or a table's numbers in [0, 1] and one-hot categories; (n, encoded)"""
-        numbers, hot = self._encoding.encode(batch)
+        numbers, hot = self._codec.parts_of(batch)
         return torch.cat([numbers, hot], dim=1) if hot.shape[1] else numbers
 
     def inputs(self, batch: Batch) -> Tensor:
@@ -252,15 +252,9 @@ class Model(nn.Module):
         return balanced(slopes.flatten(1), inputs)
 
 
-def _encoded(schema: Schema) -> int:
-    """How many numbers a record is before it is projected."""
-    encoding = encoding_of(schema)
-    return encoding.numbers + encoding.places
-
-
 def _projection(settings: LinearMaps, schema: Schema, random: torch.Generator) -> Tensor | None:
     """R, (projected, encoded), or None where records are small enough. Public: a basis, or drawn from the seed."""
-    wide, narrow = _encoded(schema), settings.projection
+    wide, narrow = plain_codec(schema).dim, settings.projection
     if wide <= narrow:
         return None
     if schema.kind == "table" or settings.basis == "random":

@@ -22,15 +22,12 @@ from sfumato.generators.networks import ClassedGenerator, ConvGenerator, DenseGe
 from sfumato.methods.base import Method, Workspace
 from sfumato.methods.settings import LARGEST_SEED, setting
 from sfumato.privacy import FeatureMap, Gate, Query
-from sfumato.public.tabular import Encoding, encoding_of
-
-FINAL_SEED = 20_210_413  # any constant: all generators are judged on the same draw
-_FINAL_RECORDS = 4000
-_DECAY = 0.9
+from sfumato.public.tabular import PixelCodec, TableCodec, plain_codec
 
 
 class Distance(Protocol):
-    """Between the released embeddings and a generator's."""
+    """Between the released embeddings and a generator's. One that remembers something from step to step is a module around the
+    generator: checkpoints hold it then."""
 
     def loss(self, step: int, random: torch.Generator) -> Tensor:
         """An unbiased estimate on a batch, for a training step."""
@@ -39,15 +36,142 @@ class Distance(Protocol):
         """The same on all features and `records` generated records, to choose by."""
 
 
-class Matched(Method):
-    """A method whose generator is trained on released embeddings alone.
+class MatchedImages(Method):
+    """A method of images whose generator is trained on released embeddings alone.
 
     After a fit, `loss_` is the final distance: comparable between generators trained from one and the same release.
     """
 
-    AUTO: ClassVar[str] = "conv"  # what network=auto is for images; tables take dense
+    AUTO: ClassVar[str] = "conv"  # what network=auto is for images
     HIDDEN: ClassVar[Mapping[str, int]] = {"images": 200, "table": 200}  # what hidden=auto is
-    loss_: ClassVar[float]  # of an object; named here for type checkers
+    DECAY: ClassVar[float] = 0.9
+    # Seed and number of the records that all generators are judged on: any constants.
+    FINAL: ClassVar[tuple[int, int]] = (20_210_413, 4000)
+
+    latent: int | None = setting(
+        "Normal numbers that go into the generator.", default=None, low=1, free=True
+    )
+    hidden: int | None = setting(
+        "Width of the conv generator's dense layer.", default=None, low=1, free=True
+    )
+    network: str = setting(
+        "The generator: conv, or classed (conv, own layers per class).",
+        default="conv",
+        choices=("conv", "classed"),
+        free=True,
+    )
+    steps: int = setting("Training steps of the generator.", default=3_000, low=1, free=True)
+    batch: int | None = setting(
+        "Generated records per training step, as many of each class.",
+        default=None,
+        low=1,
+        free=True,
+    )
+    learning_rate: float = setting(
+        "Adam's learning rate, at the start.", default=0.01, above=0, free=True
+    )
+    decays: int = setting(
+        "How many equal parts the training has; the learning rate is multiplied by 0.9 after each.",
+        default=5,
+        low=1,
+        free=True,
+    )
+    grain: float = setting(
+        "Standard deviation of the grain added to sampled pixels in [0, 1], a public constant; 0 for none.",
+        default=0.05,
+        low=0,
+        high=1,
+        free=True,
+    )
+    restarts: int = setting(
+        "Generators trained from the one release; the one with the least distance is kept.",
+        default=1,
+        low=1,
+        free=True,
+    )
+    training_seed: int | None = setting(
+        "Public seed of the generator's start and training; auto: the same as seed.",
+        default=None,
+        low=0,
+        high=LARGEST_SEED,
+        free=True,
+    )
+
+    @abstractmethod
+    def distance(self, network: nn.Module) -> Distance:
+        """Of `network` from what `_fit` asked for."""
+
+    def build(self, schema: Schema) -> None:
+        self.generator_ = self._network(schema, self._first_seed)
+
+    def auto(self, schema: Schema) -> str:
+        """What network=auto is."""
+        return self.AUTO
+
+    def generator(self, kind: str, schema: Schema) -> nn.Module:
+        """A network of this kind, with random weights."""
+        made = ClassedGenerator if kind == "classed" else ConvGenerator
+        return made(schema.shape, schema.n_classes, self.latent or 5, self._hidden(schema))
+
+    def _hidden(self, schema: Schema) -> int:
+        return self.hidden or self.HIDDEN[schema.kind]
+
+    def _network(self, schema: Schema, seed: int, auto: str | None = None) -> nn.Module:
+        kind = (auto or self.auto(schema)) if self.network == "auto" else self.network
+        return seeded(seed, self.generator, kind, schema)
+
+    @property
+    def _first_seed(self) -> int:
+        return self.seed if self.training_seed is None else self.training_seed
+
+    def match(self, schema: Schema, run: Workspace) -> Distance:
+        """Train `restarts` generators and keep the one that matches the releases best; its distance."""
+        best: tuple[float, nn.Module, Distance] | None = None
+        for restart in range(self.restarts):
+            seed = self._first_seed + restart
+            network = self._network(schema, seed)
+            distance = self.distance(network)
+            minimise(
+                distance if isinstance(distance, nn.Module) else network,
+                distance.loss,
+                run,
+                steps=self.steps,
+                seed=seed,
+                rate=lambda step: (
+                    self.learning_rate * self.DECAY ** (step * self.decays // self.steps)
+                ),
+                stage="" if self.restarts == 1 else f"restart {restart}",
+            )
+            judge, records = self.FINAL
+            with torch.no_grad():
+                final = distance.final(torch.Generator().manual_seed(judge), records)
+            run.log({"event": "matched", "training_seed": seed, "loss": final})
+            if best is None or final < best[0]:
+                best = final, network, distance
+        assert best is not None
+        self.loss_, self.generator_, distance = best
+        return distance
+
+    def _sample(self, labels: Tensor, random: torch.Generator) -> Tensor:
+        made = self.made(labels, random)
+        # A generator of few dimensions leaves most directions without variance, and a linear classifier trained on its samples
+        # builds on them; a little grain takes that away.
+        return made.add_(torch.randn(made.shape, generator=random), alpha=self.grain)
+
+    def made(self, labels: Tensor, random: torch.Generator) -> Tensor:
+        """What the generator makes of these labels, before grain."""
+        made: Tensor = self.generator_(labels, random)
+        return made
+
+    def _earlier(self, state: dict[str, Tensor]) -> dict[str, Any]:
+        if "network.own" not in state and isinstance(self.generator_, ClassedGenerator):
+            self.generator_ = self._network(self.schema_, 0, auto="conv")  # auto in 0.1.0
+        loss = float(state.get("loss", torch.tensor(math.nan)))  # a run of 0.1.0 has none
+        return {**super()._earlier(state), "loss_": loss}
+
+
+class Matched(MatchedImages):
+    """The same for tables as well, and with dense generators."""
 
     latent: int | None = setting(
         "Normal numbers that go into the generator; auto: 5 for images, 10 for tables.",
@@ -70,27 +194,10 @@ class Matched(Method):
         choices=("auto", "conv", "classed", "dense"),
         free=True,
     )
-    steps: int = setting("Training steps of the generator.", default=3_000, low=1, free=True)
     batch: int | None = setting(
         "Generated records per training step, as many of each class; auto: 100 for images, 500 for tables.",
         default=None,
         low=1,
-        free=True,
-    )
-    learning_rate: float = setting(
-        "Adam's learning rate, at the start.", default=0.01, above=0, free=True
-    )
-    decays: int = setting(
-        "How many equal parts the training has; the learning rate is multiplied by 0.9 after each.",
-        default=5,
-        low=1,
-        free=True,
-    )
-    grain: float = setting(
-        "Standard deviation of the grain added to sampled pixels in [0, 1], a public constant; 0 for none.",
-        default=0.05,
-        low=0,
-        high=1,
         free=True,
     )
     squash: float | None = setting(
@@ -98,23 +205,6 @@ class Matched(Method):
         default=100.0,
         above=0,
     )
-    restarts: int = setting(
-        "Generators trained from the one release; the one with the least distance is kept.",
-        default=1,
-        low=1,
-        free=True,
-    )
-    training_seed: int | None = setting(
-        "Public seed of the generator's start and training; auto: the same as seed.",
-        default=None,
-        low=0,
-        high=LARGEST_SEED,
-        free=True,
-    )
-
-    @abstractmethod
-    def distance(self, network: nn.Module) -> Distance:
-        """Of `network` from what `_fit` asked for."""
 
     def _check(self, schema: Schema) -> None:
         if self.network in ("conv", "classed") and schema.kind == "table":
@@ -122,79 +212,31 @@ class Matched(Method):
                 f"{self.info.name}'s network={self.network} makes images and this data set is a table; use auto or dense."
             )
 
-    def encoding(self, schema: Schema) -> Encoding:
-        return encoding_of(schema, self.squash)
+    def plain_codec(self, schema: Schema) -> PixelCodec | TableCodec:
+        return plain_codec(schema, self.squash)
 
-    def build(self, schema: Schema) -> None:
-        self.generator_ = self._network(schema, self._first_seed)
+    def auto(self, schema: Schema) -> str:
+        return "dense" if schema.kind == "table" else super().auto(schema)
 
-    def _network(self, schema: Schema, seed: int, auto: str | None = None) -> nn.Module:
+    def generator(self, kind: str, schema: Schema) -> nn.Module:
         table = schema.kind == "table"
-        latent, hidden = (
+        if kind != "dense" and not table:
+            return super().generator(kind, schema)
+        codec = self.plain_codec(schema)
+        return DenseGenerator(
+            codec.numbers,
+            schema.n_classes,
             self.latent or (10 if table else 5),
-            self.hidden or self.HIDDEN[schema.kind],
+            [self._hidden(schema)] * self.layers,
+            blocks=[block.size for block in codec.blocks],
+            optional=[(number, block.start) for number, block in codec.optional],
+            shape=None if table else schema.shape,
         )
-        kind = self.network
-        if kind == "auto":
-            kind = "dense" if table else auto or self.AUTO
-        if kind != "dense":
-            made = ClassedGenerator if kind == "classed" else ConvGenerator
-            return seeded(seed, made, schema.shape, schema.n_classes, latent, hidden)
-        encoding = self.encoding(schema)
-        return seeded(
-            seed,
-            lambda: DenseGenerator(
-                encoding.numbers,
-                schema.n_classes,
-                latent,
-                [hidden] * self.layers,
-                blocks=[block.size for block in encoding.blocks],
-                optional=[(number, block.start) for number, block in encoding.optional],
-                shape=None if table else schema.shape,
-            ),
-        )
-
-    @property
-    def _first_seed(self) -> int:
-        return self.seed if self.training_seed is None else self.training_seed
-
-    def match(self, schema: Schema, run: Workspace) -> None:
-        """Train `restarts` generators and keep the one that matches the releases best."""
-        best: tuple[float, nn.Module] | None = None
-        for restart in range(self.restarts):
-            seed = self._first_seed + restart
-            network = self._network(schema, seed)
-            distance = self.distance(network)
-            minimise(
-                network,
-                distance.loss,
-                run,
-                steps=self.steps,
-                seed=seed,
-                rate=lambda step: self.learning_rate * _DECAY ** (step * self.decays // self.steps),
-                stage="" if self.restarts == 1 else f"restart {restart}",
-            )
-            with torch.no_grad():
-                final = distance.final(torch.Generator().manual_seed(FINAL_SEED), _FINAL_RECORDS)
-            run.log({"event": "matched", "training_seed": seed, "loss": final})
-            if best is None or final < best[0]:
-                best = final, network
-        assert best is not None
-        self.loss_, self.generator_ = best  # type: ignore[misc]
 
     def _sample(self, labels: Tensor, random: torch.Generator) -> Tensor:
-        made: Tensor = self.generator_(labels, random)
         if self.schema_.kind == "table":
-            return self.encoding(self.schema_).decode(made, random)
-        # A generator of few dimensions leaves most directions without variance, and a linear classifier trained on its samples
-        # builds on them; a little grain takes that away.
-        return made.add_(torch.randn(made.shape, generator=random), alpha=self.grain)
-
-    def _earlier(self, state: dict[str, Tensor]) -> dict[str, Any]:
-        if "network.own" not in state and isinstance(self.generator_, ClassedGenerator):
-            self.generator_ = self._network(self.schema_, 0, auto="conv")  # auto in 0.1.0
-        loss = float(state.get("loss", torch.tensor(math.nan)))  # a run of 0.1.0 has none
-        return {**super()._earlier(state), "loss_": loss}
+            return self.plain_codec(self.schema_).finish(self.made(labels, random), random)
+        return super()._sample(labels, random)
 
 
 def minimise(

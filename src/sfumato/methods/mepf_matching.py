@@ -22,7 +22,7 @@ from sfumato.methods.saved import Record
 from sfumato.public.perceptual import PerceptualFeatures
 
 _STOP_CHECKS, _STOP_RECORDS = 20, 1000
-_FINAL_SEED, _FINAL_RECORDS = 20_230_801, 1000  # any constant: all generators are judged alike
+FINAL_SEED, FINAL_RECORDS = 20_230_801, 1000  # any constant: all generators are judged alike
 _AT_ONCE = 100
 _MEMORY = 0.7  # share of the running mean that a step keeps
 # Adam's constants for the moving average (dos Santos et al. 2019).
@@ -168,26 +168,27 @@ class PerceptualDistance(nn.Module):
         self.generator.train(training)
         return torch.cat(rows), labels
 
-    def _score(self, target: Target, mean: Tensor, records: int) -> float:
-        rows, _ = self.made(target, torch.Generator().manual_seed(_FINAL_SEED), records)
+    def _score(self, target: Target, mean: Tensor, random: torch.Generator, records: int) -> float:
+        rows, _ = self.made(target, random, records)
         return float(self._distance(target.seen(rows), len(rows) // self.classes, target, mean))
 
     def _keep_if_better(self) -> None:
         assert self.stopping is not None
-        score = self._score(self.stopping, self.stop_mean, _STOP_RECORDS)
+        random = torch.Generator().manual_seed(FINAL_SEED)
+        score = self._score(self.stopping, self.stop_mean, random, _STOP_RECORDS)
         if score < float(self.best_score):
             self.best_score.fill_(score)
             for index, value in enumerate(self.generator.state_dict().values()):
                 self.get_buffer(f"best{index}").copy_(value)
 
-    def finish(self) -> float:
+    def final(self, random: torch.Generator, records: int) -> float:
         """Leave the generator that the second release prefers, if there is one; its distance, to choose among generators by."""
         if self.stopping is not None:
             self._keep_if_better()
             names = self.generator.state_dict().keys()
             best = {name: self.get_buffer(f"best{i}") for i, name in enumerate(names)}
             self.generator.load_state_dict(best)
-        return self._score(self.target, self.mean, _FINAL_RECORDS)
+        return self._score(self.target, self.mean, random, records)
 
     def rule(self) -> Discriminant | None:
         """How to tell a picture's class by the released embedding; None where there are no classes to tell apart.
@@ -200,7 +201,7 @@ class PerceptualDistance(nn.Module):
         if int(there.sum()) < 2:
             return None
         some = max(2, min(_RULE_RECORDS, _RULE_NUMBERS // phi.dim))
-        made = self.made(self.target, torch.Generator().manual_seed(_FINAL_SEED + 1), some)
+        made = self.made(self.target, torch.Generator().manual_seed(FINAL_SEED + 1), some)
         rows, labels = (part.cpu() for part in made)
         rows, labels = rows[there[labels]], labels[there[labels]]
         found = Discriminant.of(embedding, rows, labels)

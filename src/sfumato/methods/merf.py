@@ -81,9 +81,9 @@ class Merf(Matched):
     )
 
     def queries(self, schema: Schema, budget: Budget) -> list[Query]:
-        encoding = self.encoding(schema)
-        dim = (self._features(schema) if encoding.numbers else 0) + encoding.places
-        bound = math.sqrt((encoding.numbers > 0) + (len(encoding.blocks) > 0))
+        codec = self.plain_codec(schema)
+        dim = (self._features(schema) if codec.numbers else 0) + codec.places
+        bound = math.sqrt((codec.numbers > 0) + (len(codec.blocks) > 0))
         return [embedding_query(_LABEL, schema, dim, bound, _COUNT[schema.kind])]
 
     def _fit(self, data: Gate, run: Workspace) -> None:
@@ -105,17 +105,17 @@ class Merf(Matched):
         if schema.kind == "images":
             # The papers' constant for Fashion-MNIST, scaled by the number of pixels since squared distances grow with it.
             return (127 / 784 * schema.dim,)
-        numbers = max(1, self.encoding(schema).numbers)
+        numbers = max(1, self.plain_codec(schema).numbers)
         return (0.1 * numbers, 0.01 * numbers)
 
     def _feature_map(self, schema: Schema) -> FourierFeatures | HeterogeneousFourier:
-        encoding = self.encoding(schema)
+        codec = self.plain_codec(schema)
         fourier = FourierFeatures(
-            max(1, encoding.numbers), self._features(schema), self._scales(schema), seed=self.seed
+            max(1, codec.numbers), self._features(schema), self._scales(schema), seed=self.seed
         )
         if schema.kind == "images":
             return fourier
-        return HeterogeneousFourier(encoding, fourier if encoding.numbers else None)
+        return HeterogeneousFourier(codec, fourier if codec.numbers else None)
 
     def _check(self, schema: Schema) -> None:
         super()._check(schema)

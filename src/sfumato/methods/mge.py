@@ -26,7 +26,7 @@ from sfumato.methods.moments import symmetric
 from sfumato.methods.registry import MethodInfo
 from sfumato.methods.settings import LARGEST_SEED, setting
 from sfumato.privacy import Budget, Gate, Query, Release
-from sfumato.public.codec import Codec, EncodedFeatures, Facts
+from sfumato.public.codec import Facts, ImageCodec
 
 _LABEL = "feature moments"
 # Squared weights of features, squares and count in one vector of length 1. Squares get the most: a variance is smaller than
@@ -119,14 +119,12 @@ class Mge(Decoded):
 class _Encoded:
     """Rows made of a codec's vectors, in the unit ball."""
 
-    def __init__(self, codec: Codec) -> None:
-        self._encoded, self._facts = EncodedFeatures(codec), codec.facts
-
-    def public_parts(self) -> tuple[Tensor, ...]:
-        return self._encoded.public_parts()
+    def __init__(self, codec: ImageCodec) -> None:
+        self._codec, self._facts = codec, codec.facts
+        self.public_parts = codec.public_parts
 
     def vectors(self, batch: Batch) -> Tensor:
-        return self._encoded(batch) / self._facts.bound
+        return self._codec.encode(batch) / self._facts.bound
 
 
 class DiagonalMoments(_Encoded):

@@ -1,6 +1,7 @@
 """Mixture: Gaussians in a privately learnt basis, sfumato's own default. No network, no public data, seconds to fit.
 
-With `codec`, the Gaussians live in the latent of a public codec, and its decoder makes the images.
+The Gaussians live where a public codec puts records: pixels in cosines and columns of a table, or, with the setting `codec`, the
+latent of one whose decoder makes the images.
 
     0.  where the records lie, and how far they spread: a rough mean and three lengths            (four small releases)
     1.  class sums and counts, shrunk coefficient by coefficient towards the pooled mean           (release)
@@ -13,7 +14,7 @@ With `codec`, the Gaussians live in the latent of a public codec, and its decode
 Everything private is a sum of bounded vectors behind the wall. What a step needs to know of the records (a radius to clip to, a
 centre) it has from the releases before it, so the queries are fixed before a row is read.
 
-Public: the schema, the space's prior (how variance falls with frequency in pictures), the codec if there is one, all settings.
+Public: the schema, the codec and its prior (how variance falls with frequency in pictures), all settings.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from torch import Tensor
 from sfumato.data import Batch, Schema
 from sfumato.errors import BadInput
 from sfumato.generators.mixture import GaussianMixture, RangeFit
-from sfumato.methods.base import Workspace
+from sfumato.methods.base import Workspace, as_bytes
 from sfumato.methods.clusters import COUNT, OWN_MOMENTS, clustered, round_label
 from sfumato.methods.counts import apportion
 from sfumato.methods.decoded import Encoded
@@ -55,9 +56,9 @@ from sfumato.methods.saved import part
 from sfumato.methods.settings import setting
 from sfumato.privacy import Budget, Gate, Query
 from sfumato.privacy.query import gaussian_noise
+from sfumato.public.codec import Codec
+from sfumato.public.linear import Axes, TurnedCodec, schema_codec
 from sfumato.public.products import row_product
-from sfumato.public.space import Axes, CodecSpace
-from sfumato.public.spaces import Space, space_of
 
 # Shares of the squared noise budget, against one another; the refinement's is against the sum of the others.
 _ROUGH, _LENGTH, _MEANS, _POOLED, _CLASSES, _LLOYD = 0.01, 0.005, 0.095, 0.35, 0.25, 0.28
@@ -109,11 +110,9 @@ class Mixture(Encoded):
     )
 
     def queries(self, schema: Schema, budget: Budget) -> list[Query]:
-        dim = space_of(schema).dim if self.codec is None else self.codec_facts(schema).dim
+        dim = schema_codec(schema).dim if self.codec is None else self.codec_facts(schema).dim
         classes = max(1, schema.n_classes)
-        size = self._size = Capacity.of(
-            dim, schema.n_classes, gaussian_noise(budget), self.cluster_directions
-        )
+        size = Capacity.of(dim, schema, budget, self.cluster_directions)
         clusters = classes * size.clusters
         if size.own and clusters * size.basis**2 > _MOST_NUMBERS:
             raise BadInput(
@@ -144,12 +143,13 @@ class Mixture(Encoded):
         return self.refine and refinable(schema)
 
     def _fit(self, data: Gate, run: Workspace) -> None:
-        space, size = self._opened(data.schema, run), self._size
-        encode = space.encode if self.codec is None else data.remember(space.encode)
+        codec = self._opened(data.schema, run)
+        size = Capacity.of(codec.dim, data.schema, data.budget, self.cluster_directions)
+        encode = codec.encode if self.codec is None else data.remember(codec.encode)
         random = torch.Generator().manual_seed(self.seed)
-        place = locate(data, space, encode)
+        place = locate(data, codec, encode)
         classes = class_means(data, place, encode)
-        pooled = pooled_moment(data, space, classes, place.radius, size)
+        pooled = pooled_moment(data, codec, classes, place.radius, size)
         moments = class_moments(data, classes, pooled, size.by_class)
         self.mixture_ = clustered(data, classes, pooled, moments, size, random)
         self.shares_ = classes.shares.to(torch.float32)
@@ -157,35 +157,42 @@ class Mixture(Encoded):
         self.refinement_: Refinement | None = None
         if self._refines(data.schema):
             self.refinement_ = Refinement.learnt(
-                data, run, self.shares_, classes.size, self._records, self._space.seen, self.seed
+                data, run, self.shares_, classes.size, self._records, self._codec.seen, self.seed
             )
 
-    # -- the space, and back from it ---------------------------------------------------------------------------------
+    # -- the codec, and back from it ---------------------------------------------------------------------------------
 
-    def _opened(self, schema: Schema, run: Workspace) -> Space:
-        """The space with a prior, which only a fit needs."""
+    def _opened(self, schema: Schema, run: Workspace) -> Codec:
+        """The codec with a prior, which only a fit needs: from public records, where there are any."""
         if self.codec is None:
-            return space_of(schema)
-        space = CodecSpace.ordered(self.open_codec(schema, run), run.public, seed=self.seed)
-        self.axes_ = space.axes
-        return space
+            return schema_codec(schema)
+        codec = self.open_codec(schema, run)
+        if run.public is None:
+            self.axes_: Axes | None = None
+            return codec
+        turned = TurnedCodec.along(codec, run.public, seed=self.seed)
+        self.axes_ = turned.axes
+        return turned
 
     @property
-    def _space(self) -> Space:
-        return space_of(self.schema_) if self.codec is None else CodecSpace(self.codec_, self.axes_)
+    def _codec(self) -> Codec:
+        if self.codec is None:
+            return schema_codec(self.schema_)
+        return self.codec_ if self.axes_ is None else TurnedCodec(self.codec_, self.axes_)
 
     def _range_fit(self) -> RangeFit:
         """One for all classes: of a class's own, the noise in its mean would make a mark that tells the class."""
-        space, random = self._space, torch.Generator().manual_seed(self.seed)
-        if not space.ranged:
-            return RangeFit.none(space.places)
+        codec, random = self._codec, torch.Generator().manual_seed(self.seed)
+        if not codec.ranged:
+            return RangeFit.none(codec.dim)
         labels = apportion(self.shares_, _RANGE_DRAWS, random)
-        draws = space.raw(self.mixture_.draw(labels, random))
-        return RangeFit.to(self.shares_ @ space.raw(self.mixture_.means), draws)
+        draws = codec.raw(self.mixture_.draw(labels, random))
+        return RangeFit.to(self.shares_ @ codec.raw(self.mixture_.means), draws)
 
     def _records(self, labels: Tensor, random: torch.Generator) -> Tensor:
-        space = self._space
-        return space.finish(self.range_(space.raw(self.mixture_.draw(labels, random))), random)
+        codec = self._codec
+        records = codec.finish(self.range_(codec.raw(self.mixture_.draw(labels, random))), random)
+        return as_bytes(records) if self.schema_.kind == "images" else records
 
     def _sample(self, labels: Tensor, random: torch.Generator) -> Tensor:
         if self.refinement_ is None:
@@ -222,11 +229,11 @@ class Capacity:
     own: int  # directions with a second moment of each cluster's own
 
     @classmethod
-    def of(cls, dim: int, n_classes: int, noise_multiplier: float, own: int = 0) -> Capacity:
+    def of(cls, dim: int, schema: Schema, budget: Budget, own: int = 0) -> Capacity:
         """For vectors of `dim` numbers; `own` directions with a second moment of each cluster's own are asked for."""
-        classes = max(1, n_classes)
+        classes = max(1, schema.n_classes)
         # Four times less noise is good for twice as many parameters of each kind; at 1 stand ε = 1, δ = 1e-5 under zero-out.
-        growth = min(max(math.sqrt(_NOISE_AT_ONE / noise_multiplier), 0.5), 2.5)
+        growth = min(max(math.sqrt(_NOISE_AT_ONE / gaussian_noise(budget)), 0.5), 2.5)
         band = min(dim, 324)
         basis = min(band, round(80 * math.sqrt(growth)))
         return cls(
@@ -276,24 +283,24 @@ class Place:
     radius: float
 
 
-def locate(data: Gate, space: Space, encode: Encode) -> Place:
+def locate(data: Gate, codec: Codec, encode: Encode) -> Place:
     release = data.sum(
         "rough mean",
-        counted(lambda batch: (encode(batch), _known(batch)), space.radius, COUNT),
-        given=(space.radius,),
+        counted(lambda batch: (encode(batch), _known(batch)), codec.bound, COUNT),
+        given=(codec.bound,),
     )
     value, noise = release.value, release.noise_std
     # Where the number of records is private, their noisy count must do; the noise of it is then the least that is sure.
     count = float(data.public_size or max(float(value[0, -1]), noise) / COUNT)
-    mean = value[:, :-1] * space.radius / count
-    centre = wiener(mean, torch.tensor([noise * space.radius / count]), 8)[0].float()
-    reach = 2 * space.radius
+    mean = value[:, :-1] * codec.bound / count
+    centre = wiener(mean, torch.tensor([noise * codec.bound / count]), 8)[0].float()
+    reach = 2 * codec.bound
     total = data.sum(
         "length",
         lengths(lambda batch: (encode(batch) - centre, _known(batch)), reach),
         given=(centre, reach),
     )
-    return Place(centre, _radius(float(total.value) * reach / count, space.radius))
+    return Place(centre, _radius(float(total.value) * reach / count, codec.bound))
 
 
 # -- 1. class means --------------------------------------------------------------------------------------------------------
@@ -365,11 +372,12 @@ class Pooled:
 
 
 def pooled_moment(
-    data: Gate, space: Space, classes: Classes, radius: float, size: Capacity
+    data: Gate, codec: Codec, classes: Classes, radius: float, size: Capacity
 ) -> Pooled:
     band, reach = size.band, 4 * radius
     # Halfway to equal variances: high frequencies are heard over the noise without drowning the low ones.
-    prior = (space.prior[:band] / space.prior[0]) ** 0.25
+    expected = codec.prior()
+    prior = (expected[:band] / expected[0]) ** 0.25
     lift = (1 / prior).float()
 
     def lifted(batch: Batch) -> tuple[Tensor, Tensor | None]:
@@ -397,9 +405,9 @@ def pooled_moment(
     leading = vectors.flip(1)[:, : size.basis]
     residual = (moment.diagonal() - (leading**2 * spectrum).sum(1)).clamp(min=0)
     # Above the band, the residual falls on as the prior does.
-    tail = space.prior[band:] / space.prior[max(0, band - 32) : band].mean()
+    tail = expected[band:] / expected[max(0, band - 32) : band].mean()
     residual = torch.cat([residual, residual[max(0, band - 32) :].mean() * tail]).sqrt()
-    basis = torch.zeros(space.dim, size.basis)
+    basis = torch.zeros(codec.dim, size.basis)
     basis[:band] = axes = leading.float()
     return Pooled(
         spectrum, basis, residual, lambda batch: row_product(classes.within(batch)[:, :band], axes)

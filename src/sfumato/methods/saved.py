@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from sfumato.errors import CorruptArtifact
 from sfumato.files import Record as Record
-from sfumato.public.codec import Codec, codec_from_state
+from sfumato.public.codec import ImageCodec, codec_from_state
 
 _HEADER = "learnt"
 _PLAIN = (bool, int, float, str, list, tuple, dict, type(None))
@@ -68,7 +68,7 @@ def _pack(values: Mapping[str, Any], tensors: dict[str, Tensor], prefix: str) ->
         elif isinstance(value, nn.Module):
             tensors |= {f"{path}.{n}": t for n, t in value.state_dict().items()}
             header[name] = {"module": path}
-        elif isinstance(value, Codec):
+        elif isinstance(value, ImageCodec):
             tensors |= {f"{path}.{n}": t for n, t in value.state().items()}
             header[name] = {"codec": path}
         elif isinstance(value, Record):

@@ -18,6 +18,7 @@ from sfumato.data import Batch
 from sfumato.errors import PlanMismatch
 from sfumato.privacy.accounting import Charge, Plan
 from sfumato.privacy.bounding import FeatureMap, OuterMap, Pieces, RecordMap
+from sfumato.privacy.budget import Budget
 from sfumato.privacy.gradients import GradientSum, Inputs, Loss, records
 from sfumato.privacy.groups import Answer, GroupSum, ShardAnswer, ShardStates, ShardSum
 from sfumato.privacy.memory import Remembered, RememberedRows
@@ -39,6 +40,7 @@ class Gate:
         private: PrivateData,
         queries: Sequence[Query],
         charges: Plan,
+        budget: Budget,
         on_release: Callable[[str], None] | None = None,
     ) -> None:
         self._private, self._on_release = private, on_release
@@ -49,7 +51,7 @@ class Gate:
             )
         self._promises = {q.label: (q, c) for q, c in zip(queries, charges, strict=True)}
         self._memories: list[Remembered | RememberedRows] = []
-        self.schema = private.schema
+        self.schema, self.budget = private.schema, budget  # the public facts that `queries` had
 
     @property
     def public_size(self) -> int | None:

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 from sfumato.data import Dataset
 from sfumato.errors import BadInput
-from sfumato.public.codec import Card, Codec, codec_kind
+from sfumato.public.codec import Card, ImageCodec, codec_kind
 from sfumato.public.linear import principal_components
 from sfumato.public.network import Network, activations
 from sfumato.public.origin import card_of
@@ -34,7 +34,7 @@ _CELL = 48.0
 
 
 @codec_kind
-class AdainCodec(Codec):
+class AdainCodec(ImageCodec):
     """v = B (pool(relu4_1(x)) − centre) / radius.
 
     **Guarantee**: ‖v‖ ≤ 1, by clipping at a public radius. Row-wise: VGG19 has no batch norm.

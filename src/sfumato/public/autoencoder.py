@@ -17,14 +17,14 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from sfumato.errors import BadInput
-from sfumato.public.codec import Card, Codec, codec_kind
+from sfumato.public.codec import Card, ImageCodec, codec_kind
 
 _LEAST_SIDE = 8  # pictures are halved down to about this
 _GROUP = 8  # channels that a group norm takes together
 
 
 @codec_kind
-class AutoencoderCodec(Codec):
+class AutoencoderCodec(ImageCodec):
     """v = encoder(x) / ‖encoder(x)‖, decoded by a network that is conditioned on v.
 
     **Guarantee**: ‖v‖ = 1 for every finite picture, by `Codec.encode`.

@@ -1,11 +1,14 @@
-"""What a codec is: a public encoder and decoder of images, with a bound on its vectors and a card of what it has seen.
+"""What a codec is: a public way from a record to a vector of bounded length, and back.
 
     codec = get_codec("dct:64", schema)          # or the path of a codec that `sfumato pretrain` has saved, …
-    vectors = codec.encode(batch.pixels())       # (n, C, H, W) in [0, 1] → (n, codec.dim), every ‖vector‖ ≤ codec.bound
-    pixels = codec.decode(vectors)               # (n, codec.dim) → (n, C, H, W) in [0, 1]
+    vectors = codec.encode(batch)                # records → (n, codec.dim), every ‖vector‖ ≤ codec.bound
+    records = codec.decode(vectors)              # (n, codec.dim) → images (n, C, H, W) in [0, 1], or rows of a table
 
-A codec is PUBLIC: made of public data or of none, it is fixed before a private row is read. The pixels it encodes may be
-private, so no error here tells anything of their values. `EncodedFeatures(codec)` is the map that goes to the wall.
+Pixels in cosines, principal components, columns of a table, autoencoders, AdaIN and IC-GAN are codecs. Those of images that have
+a name or a file (`ImageCodec`) carry a card of what they have seen and are saved; the others are formulas of a Schema.
+
+A codec is PUBLIC: made of public data or of none, it is fixed before a private row is read. The records it encodes may be
+private, so no error here tells anything of their values.
 """
 
 from __future__ import annotations
@@ -26,11 +29,11 @@ from sfumato._version import __version__
 from sfumato.data import Batch, Dataset, find_named
 from sfumato.errors import BadInput, CorruptArtifact
 from sfumato.files import atomic_path
-from sfumato.privacy import FeatureMap, remember
+from sfumato.privacy import remember
 
 FORMAT = 1
 _DESCRIPTION = "description"  # the header as a tensor, where a codec travels inside another file
-_ROWS_AT_ONCE = 256
+_AT_ONCE = 256  # rows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,20 +91,59 @@ class Facts:
 
 
 class Codec(ABC):
-    """A public pair of encoder and decoder for images of one shape.
+    """Records ↔ vectors of `dim` numbers.
 
-    **Guarantee**: `encode` gives vectors of L2 norm at most `bound` (a public constant) up to rounding, for every finite
-    picture: longer ones are scaled down, and with `unit` every vector but zero is scaled to the bound itself. It is
-    row-wise: networks stay in evaluation mode and hold no batch norm that learns, so that no row depends on another. The
-    wall checks the bound again (`EncodedFeatures`).
+    **Guarantee**: `encode` gives vectors of L2 norm at most `bound` (a public constant) up to rounding, for every record without
+    NaN. It is row-wise: no row depends on another. (The wall clips in any case.)
+
+    Decoding has two halves, between which a mixture moves numbers into their range: `raw`, the numbers that a vector stands for,
+    and `finish`, which makes records of them.
+    """
+
+    dim: int
+    bound: float = 1.0
+    ranged: bool = False  # whether `raw` gives the record's own numbers, each in [0, 1]
+
+    @abstractmethod
+    def encode(self, batch: Batch) -> Tensor:
+        """(n records) → (n, dim) float32. A row with NaN gives NaN, and no other row does."""
+
+    def raw(self, vectors: Tensor) -> Tensor:
+        """(n, dim) → (n, numbers); `ranged` ones may still lie outside [0, 1]."""
+        return vectors
+
+    @abstractmethod
+    def finish(self, raw: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        """(n, numbers) → float32 images in [0, 1], or rows of a table; clips what must be clipped.
+
+        Some have a randomness of their own (IC-GAN's noise, categories): `generator` draws it.
+        """
+
+    @final
+    def decode(self, vectors: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
+        """(n, dim) → records, for any finite vectors."""
+        return self.finish(self.raw(vectors), generator)
+
+    def prior(self) -> Tensor:
+        """(dim,) float64: how variance is expected to fall along the axes, up to a common factor, largest first."""
+        return torch.ones(self.dim, dtype=torch.float64)
+
+    def seen(self, batch: Batch) -> Tensor:
+        """(n, C, H, W) in [0, 1]: what the codec gives back of images, in the levels that samples have; NaN stays."""
+        return self.decode(self.encode(batch)).mul_(255).round_().div_(255)
+
+
+class ImageCodec(Codec):
+    """A codec for images of one shape that has a name or a file, and a card.
+
+    **Guarantee**: as `Codec`: longer vectors are scaled down to `bound`, and with `unit` every vector but zero is scaled to the
+    bound itself. Networks stay in evaluation mode and hold no batch norm that learns, so that no row depends on another.
 
     A subclass gives `kind`, `_encode`, `_decode`, `_tensors` and `_from_tensors`.
     """
 
     kind: ClassVar[str]
     shape: tuple[int, ...]  # (channels, height, width)
-    dim: int
-    bound: float = 1.0
     unit: bool = False
     card: Card
     made_of: Dataset | None = None  # the public data it was just made of; not saved with it
@@ -112,7 +154,7 @@ class Codec(ABC):
 
     @abstractmethod
     def _decode(self, vectors: Tensor, generator: torch.Generator | None) -> Tensor:
-        """(n, dim) → (n, C, H, W), about [0, 1]; `decode` clamps it."""
+        """(n, dim) → (n, C, H, W), about [0, 1]; `finish` clamps it."""
 
     @abstractmethod
     def _tensors(self) -> dict[str, Tensor]:
@@ -133,30 +175,27 @@ class Codec(ABC):
 
     @final
     @torch.no_grad()
-    def encode(self, pixels: Tensor) -> Tensor:
-        """(n, C, H, W) in [0, 1] → (n, dim) float32 with norms ≤ bound. A row with NaN gives NaN, and no other row does."""
-        if pixels.ndim != 4 or tuple(pixels.shape[1:]) != tuple(self.shape):
+    def encode(self, batch: Batch) -> Tensor:
+        shape = tuple(batch.values.shape[1:])
+        if shape != tuple(self.shape):
             raise BadInput(
-                f"This codec is for pictures of shape {tuple(self.shape)}, and these have {tuple(pixels.shape[1:])}; "
+                f"This codec is for pictures of shape {tuple(self.shape)}, and these have {shape}; "
                 "resize them or take a codec of their shape."
             )
-        parts = [self._encode(part.to(torch.float32)) for part in pixels.split(_ROWS_AT_ONCE)]
+        parts = [self._encode(part.to(torch.float32)) for part in batch.pixels().split(_AT_ONCE)]
         vectors = torch.cat(parts) if parts else torch.empty(0, self.dim)
         return self.bounded(vectors.to(torch.float32))
 
     @final
     @torch.no_grad()
-    def decode(self, vectors: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
-        """(n, dim) → (n, C, H, W) float32 in [0, 1], for any finite vectors.
-
-        Some decoders have a randomness of their own (IC-GAN's noise): `generator` draws it; without one it is left at its mean.
-        """
-        if vectors.ndim != 2 or vectors.shape[1] != self.dim:
+    def finish(self, raw: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        """Without a generator, what a decoder draws of its own is left at its mean."""
+        if raw.ndim != 2 or raw.shape[1] != self.dim:
             raise BadInput(
-                f"This codec decodes vectors of {self.dim} numbers, and these have shape {tuple(vectors.shape)}."
+                f"This codec decodes vectors of {self.dim} numbers, and these have shape {tuple(raw.shape)}."
             )
-        vectors = self.bounded(vectors.to(torch.float32))
-        parts = [self._decode(part, generator) for part in vectors.split(_ROWS_AT_ONCE)]
+        vectors = self.bounded(raw.to(torch.float32))
+        parts = [self._decode(part, generator) for part in vectors.split(_AT_ONCE)]
         pixels = torch.cat(parts) if parts else torch.empty(0, *self.shape)
         return pixels.to(torch.float32).clamp(0, 1)
 
@@ -166,6 +205,10 @@ class Codec(ABC):
         lengths = torch.linalg.vector_norm(vectors, dim=1, keepdim=True)
         factor = self.bound / lengths.clamp(min=1e-12)
         return vectors * (factor if self.unit else factor.clamp(max=1.0))
+
+    def public_parts(self) -> tuple[Tensor, ...]:
+        """What the wall knows an encoder by: rows that are made with it hand these on."""
+        return tuple(t for t in self._tensors().values() if t.is_floating_point())
 
     @property
     def facts(self) -> Facts:
@@ -208,31 +251,12 @@ class Codec(ABC):
         }
 
 
-class EncodedFeatures(FeatureMap):
-    """φ(x) = codec.encode(x): the codec as a feature map for the wall.
-
-    **Guarantee**: ‖φ(x)‖₂ ≤ codec.bound for every picture of finite pixels, since `Codec.encode` scales longer rows down;
-    row-wise because a codec is.
-    """
-
-    def __init__(self, codec: Codec) -> None:
-        self.codec = codec
-        self.dim = codec.dim
-        self.bound = codec.bound
-
-    def public_parts(self) -> tuple[Tensor, ...]:
-        return tuple(t for t in self.codec._tensors().values() if t.is_floating_point())
-
-    def __call__(self, batch: Batch) -> Tensor:
-        return self.codec.encode(batch.pixels())
-
-
 # -- loading -----------------------------------------------------------------------------------------------------------
 
-_KINDS: dict[str, type[Codec]] = {}
+_KINDS: dict[str, type[ImageCodec]] = {}
 
 
-def codec_kind(cls: type[Codec]) -> type[Codec]:
+def codec_kind(cls: type[ImageCodec]) -> type[ImageCodec]:
     """Class decorator: files of this kind are loaded as this class."""
     _KINDS[cls.kind] = cls
     return cls
@@ -269,7 +293,7 @@ def facts_of_header(header: Mapping[str, Any]) -> Facts:
     )
 
 
-def load_codec(path: Path | str) -> Codec:
+def load_codec(path: Path | str) -> ImageCodec:
     """The codec that `save` wrote to `path`."""
     header = read_header(path)
     with safe_open(path, framework="pt") as stored:
@@ -277,7 +301,7 @@ def load_codec(path: Path | str) -> Codec:
     return _build(header, tensors, str(path))
 
 
-def codec_from_state(state: Mapping[str, Tensor]) -> Codec:
+def codec_from_state(state: Mapping[str, Tensor]) -> ImageCodec:
     """The codec that `state` described."""
     return _build(header_of_state(state), {n: t for n, t in state.items() if n != _DESCRIPTION}, "")
 
@@ -304,8 +328,8 @@ def _checked(text: str, where: str) -> dict[str, Any]:
     return header
 
 
-def _build(header: dict[str, Any], tensors: dict[str, Tensor], where: str) -> Codec:
-    build: Callable[..., Codec] = _KINDS[header["kind"]]._from_tensors
+def _build(header: dict[str, Any], tensors: dict[str, Tensor], where: str) -> ImageCodec:
+    build: Callable[..., ImageCodec] = _KINDS[header["kind"]]._from_tensors
     try:
         codec = build(tensors, tuple(header["shape"]), header["dim"], header["settings"])
     except (KeyError, TypeError, RuntimeError, ValueError) as error:

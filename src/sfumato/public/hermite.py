@@ -17,7 +17,7 @@ from torch import Tensor
 from sfumato.data import Batch
 from sfumato.errors import BadInput
 from sfumato.privacy import FeatureMap, OuterMap
-from sfumato.public.tabular import Block, Encoding
+from sfumato.public.tabular import Block, PlainCodec
 
 _GRID = 20_000
 
@@ -112,12 +112,12 @@ class SumKernel(FeatureMap):
     lies in [0, 1] and every block holds at most one 1. Row-wise: terms are computed number by number.
     """
 
-    def __init__(self, encoding: Encoding, features: Hermite) -> None:
-        self.encoding = encoding
+    def __init__(self, codec: PlainCodec, features: Hermite) -> None:
+        self.codec = codec
         self.features = features
-        numbers, blocks = encoding.numbers, len(encoding.blocks)
+        numbers, blocks = codec.numbers, len(codec.blocks)
         self.parts = numbers + blocks
-        self.dim = (features.order + 1) * numbers + encoding.places
+        self.dim = (features.order + 1) * numbers + codec.places
         self.bound = math.sqrt((numbers * features.bound**2 + blocks) / self.parts)
 
     @property
@@ -131,7 +131,7 @@ class SumKernel(FeatureMap):
         return rows
 
     def pieces(self, batch: Batch) -> Iterator[tuple[int, Tensor, float]]:
-        numbers, hot = self.encoding.encode(batch)
+        numbers, hot = self.codec.parts_of(batch)
         numbers = numbers.T.contiguous()  # (numbers, n): features as rows, as the sum wants them
         start = 0
         if len(numbers):
@@ -154,12 +154,12 @@ class ProductKernel(OuterMap):
 
     def __init__(
         self,
-        encoding: Encoding,
+        codec: PlainCodec,
         features: Hermite,
         parts: Sequence[int | Block],
         n_classes: int = 0,
     ) -> None:
-        self.encoding = encoding
+        self.codec = codec
         self.segments = max(1, n_classes)
         self.labelled = n_classes > 0
         self.features = features
@@ -179,7 +179,7 @@ class ProductKernel(OuterMap):
         return batch.labels if self.labelled else None
 
     def factors(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        return self.of(*self.encoding.encode(batch))
+        return self.of(*self.codec.parts_of(batch))
 
     def of(self, numbers: Tensor, hot: Tensor) -> tuple[Tensor, Tensor]:
         """The two factors of encoded records, (n, left) and (n, right); differentiable."""

@@ -19,10 +19,11 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from sfumato.data import Batch
 from sfumato.errors import BadInput, CorruptArtifact
 from sfumato.files import sha256_of
 from sfumato.public.architectures import ResNet
-from sfumato.public.codec import Card, Codec, codec_kind
+from sfumato.public.codec import Card, ImageCodec, codec_kind
 from sfumato.public.foreign import read_checkpoint
 from sfumato.public.network import Preprocessing
 
@@ -31,7 +32,7 @@ _MEAN, _STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
 @codec_kind
-class IcGanCodec(Codec):
+class IcGanCodec(ImageCodec):
     """v = h(x) / ‖h(x)‖ with h a ResNet's pooled features; decoded by G(z, v) with z of the generator's own noise.
 
     **Guarantee**: ‖v‖ = 1 for every finite picture, by `Codec.encode`; both networks stay in evaluation mode.
@@ -112,7 +113,7 @@ def convert_ic_gan(
         raise BadInput(
             f"{encoder} is not the state of a ResNet in torchvision's names; give the encoder that belongs to the generator."
         ) from error
-    width = len(codec.encode(torch.zeros(1, *shape))[0])
+    width = len(codec.encode(Batch(torch.zeros(1, *shape), None))[0])
     if width != network.instance:
         raise BadInput(
             f"The encoder gives {width} features and the generator takes {network.instance}; give the pair that belongs together."

@@ -115,7 +115,7 @@ def pretrain_codec(
     schedule.minimise(loss, network, out, "Training the codec")
     codec = AutoencoderCodec(network)
     pixels = feed.kept_out()[0]
-    error = (codec.decode(codec.encode(pixels)) - pixels).square().mean()
+    error = (codec.decode(codec.encode(Batch(pixels, None))) - pixels).square().mean()
     codec.card = card_of(
         public,
         f"a convolutional autoencoder of {dim} numbers on the unit sphere",

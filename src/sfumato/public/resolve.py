@@ -8,13 +8,13 @@ from sfumato.data import Dataset, Schema
 from sfumato.errors import BadInput
 from sfumato.files import as_path
 from sfumato.public.adain import AdainCodec, check_adain
-from sfumato.public.codec import Codec, Facts, facts_of_header, load_codec, read_header
+from sfumato.public.codec import Facts, ImageCodec, facts_of_header, load_codec, read_header
 from sfumato.public.linear import DctCodec, PcaCodec, dct_dim, pca_dim
 
 _WITH_PATH = ("pca", "adain", "ic-gan")
 
 
-def get_codec(spec: str, schema: Schema, *, public: Dataset | None = None) -> Codec:
+def get_codec(spec: str, schema: Schema, *, public: Dataset | None = None) -> ImageCodec:
     """The codec that `spec` names, for images of `schema`.
 
     - "dct", "dct:K": K lowest frequencies (auto: 64, in colour 96); needs nothing;

@@ -1,6 +1,6 @@
-"""Records as numbers in [0, 1] and one-hot categories, from the public Schema alone; and back again.
+"""Records as their own numbers in [0, 1] and one-hot categories, from the public Schema alone; and back again.
 
-An encoding knows nothing but the Schema: ranges, categories and whether a column may be missing are PUBLIC facts, so encoding
+These codecs know nothing but the Schema: ranges, categories and whether a column may be missing are PUBLIC facts, so encoding
 private rows leaks nothing and needs no fitting. It must stand any row, because files are streamed unchecked: numbers are
 clipped to their range, an unknown category or a missing value gets a place of its own or none.
 
@@ -10,7 +10,7 @@ The heterogeneous feature map of DP-MERF (thesis, app. B, §4.3) is built on it.
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from dataclasses import dataclass
 
 import torch
@@ -18,6 +18,7 @@ from torch import Tensor
 
 from sfumato.data import Batch, Schema
 from sfumato.privacy import FeatureMap
+from sfumato.public.codec import Codec
 from sfumato.public.fourier import FourierFeatures
 
 _UNKNOWN = 0.5  # where a missing number is put: the middle of the range
@@ -31,15 +32,16 @@ class Block:
     size: int
 
 
-class Encoding(ABC):
-    """Records ↔ (`numbers` in [0, 1], one-hot `blocks`).
+class PlainCodec(Codec):
+    """Records ↔ (`numbers` in [0, 1], one-hot `blocks`), side by side and taken around ½ as vectors.
 
-    **Guarantee**: for any row whatever, the encoded numbers lie in [0, 1] and every block holds at most a single 1, zeros
-    otherwise (a pixel that is NaN stays so; the wall drops that row). Row-wise.
+    **Guarantee**: for any row whatever, the numbers lie in [0, 1] and every block holds at most a single 1, zeros otherwise (a
+    pixel that is NaN stays so; the wall drops that row); so each place adds at most ¼ to a vector's squared length. Row-wise.
     """
 
+    ranged = True
     numbers: int
-    blocks: tuple[Block, ...]
+    blocks: tuple[Block, ...] = ()
     # Numbers that may be missing, and the block (present, missing) that says so.
     optional: tuple[tuple[int, Block], ...] = ()
 
@@ -49,32 +51,36 @@ class Encoding(ABC):
         return sum(block.size for block in self.blocks)
 
     @abstractmethod
-    def encode(self, batch: Batch) -> tuple[Tensor, Tensor]:
+    def parts_of(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """(n records) → (n, numbers), (n, places)"""
 
-    @abstractmethod
-    def decode(self, encoded: Tensor, generator: torch.Generator) -> Tensor:
-        """(n, numbers + places), probabilities in place of ones and zeros → records; categories are drawn."""
+    def encode(self, batch: Batch) -> Tensor:
+        return torch.cat(self.parts_of(batch), dim=1) - 0.5
+
+    def raw(self, vectors: Tensor) -> Tensor:
+        return vectors + 0.5
 
 
-class PixelEncoding(Encoding):
+class PixelCodec(PlainCodec):
     """Images are numbers only."""
-
-    blocks = ()
 
     def __init__(self, schema: Schema) -> None:
         self.shape = schema.shape
-        self.numbers = schema.dim
+        self.dim = self.numbers = schema.dim
+        self.bound = 0.5 * math.sqrt(schema.dim)
 
-    def encode(self, batch: Batch) -> tuple[Tensor, Tensor]:
+    def parts_of(self, batch: Batch) -> tuple[Tensor, Tensor]:
         pixels = batch.pixels().flatten(1)
         return pixels, pixels.new_zeros(len(pixels), 0)
 
-    def decode(self, encoded: Tensor, generator: torch.Generator) -> Tensor:
-        return encoded.view(-1, *self.shape)
+    def finish(self, raw: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        return raw.clamp(0, 1).view(-1, *self.shape)
+
+    def seen(self, batch: Batch) -> Tensor:
+        return batch.pixels()  # all of them
 
 
-class TableEncoding(Encoding):
+class TableCodec(PlainCodec):
     """Numerical and ordinal columns scaled to [0, 1] by their public range, categorical ones one-hot.
 
     `squash`: a numerical column whose public range reaches beyond this number is compressed by x ↦ asinh(x) first, which is
@@ -118,8 +124,10 @@ class TableEncoding(Encoding):
         self.numbers = len(self._ranges)
         self.blocks = tuple(blocks)
         self.optional = tuple(optional)
+        self.dim = self.numbers + self.places
+        self.bound = 0.5 * math.sqrt(self.dim)
 
-    def encode(self, batch: Batch) -> tuple[Tensor, Tensor]:
+    def parts_of(self, batch: Batch) -> tuple[Tensor, Tensor]:
         values = batch.values.to(torch.float64)
         numbers = torch.empty(len(batch), self.numbers)
         hot = torch.zeros(len(batch), self.places)
@@ -140,16 +148,17 @@ class TableEncoding(Encoding):
             hot[:, block.start + 1] = absent[number].to(torch.float32)
         return numbers, hot
 
-    def decode(self, encoded: Tensor, generator: torch.Generator) -> Tensor:
-        values = torch.empty(len(encoded), len(self.schema.columns))
-        numbers, hot = encoded[:, : self.numbers].to(torch.float64), encoded[:, self.numbers :]
+    def finish(self, raw: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        """(n, numbers + places), probabilities in place of ones and zeros → records; categories are drawn."""
+        values, raw = torch.empty(len(raw), len(self.schema.columns)), raw.clamp(0, 1)
+        numbers, hot = raw[:, : self.numbers].to(torch.float64), raw[:, self.numbers :]
 
         def drawn(block: Block) -> Tensor:
-            shares = hot[:, block.start : block.start + block.size].clamp(min=0) + 1e-12
+            shares = hot[:, block.start : block.start + block.size] + 1e-12
             return torch.multinomial(shares, 1, generator=generator)[:, 0]
 
         for number, (index, low, high, squashed) in enumerate(self._ranges):
-            x = numbers[:, number].clamp(0, 1)
+            x = numbers[:, number]
             if self.schema.columns[index].kind == "ordinal":
                 values[:, index] = (x * (len(self.schema.columns[index].categories) - 1)).round()
             elif squashed:
@@ -172,28 +181,28 @@ def _single(x: float) -> float:
     return float(torch.tensor(x, dtype=torch.float32))
 
 
-def encoding_of(schema: Schema, squash: float | None = 100.0) -> PixelEncoding | TableEncoding:
-    return PixelEncoding(schema) if schema.kind == "images" else TableEncoding(schema, squash)
+def plain_codec(schema: Schema, squash: float | None = 100.0) -> PixelCodec | TableCodec:
+    return PixelCodec(schema) if schema.kind == "images" else TableCodec(schema, squash)
 
 
 class HeterogeneousFourier(FeatureMap):
     """[φ(numbers), one-hots ÷ √(number of blocks)]: the sum of a Gaussian kernel and of the share of equal categories.
 
     **Guarantee**: ‖·‖² = ‖φ‖² + (ones) ÷ (blocks) ≤ 1 + 1, since φ is of norm 1 and each of the blocks holds at most one 1; so
-    the bound is √2, or 1 where there are numbers only or categories only. Row-wise because encoding and φ are.
+    the bound is √2, or 1 where there are numbers only or categories only. Row-wise because codec and φ are.
     """
 
-    def __init__(self, encoding: Encoding, fourier: FourierFeatures | None) -> None:
-        self.encoding = encoding
+    def __init__(self, codec: PlainCodec, fourier: FourierFeatures | None) -> None:
+        self.codec = codec
         self.fourier = fourier
-        self.bound = math.sqrt((fourier is not None) + (len(encoding.blocks) > 0))
-        self.dim = (fourier.dim if fourier else 0) + encoding.places
+        self.bound = math.sqrt((fourier is not None) + (len(codec.blocks) > 0))
+        self.dim = (fourier.dim if fourier else 0) + codec.places
 
     @property
     def category_scale(self) -> float:
-        return 1 / math.sqrt(max(1, len(self.encoding.blocks)))
+        return 1 / math.sqrt(max(1, len(self.codec.blocks)))
 
     def __call__(self, batch: Batch) -> Tensor:
-        numbers, hot = self.encoding.encode(batch)
+        numbers, hot = self.codec.parts_of(batch)
         waves = [self.fourier(Batch(numbers, None))] if self.fourier else []
         return torch.cat([*waves, hot * self.category_scale], dim=1)

@@ -204,6 +204,19 @@ def a_promise_is_made_from_the_schema_alone(case: Case) -> None:
         _claim(abs(spent / budget.epsilon - 1) < 2e-3, "The budget is not used up.")
 
 
+def a_promise_leaves_nothing_behind(case: Case) -> None:
+    """What `_fit` needs it is given: a promise that was asked for last, at another budget say, must not shape it."""
+    method, schema = case.method(), case.data().schema
+    before = dict(vars(method))
+    method.check(schema)
+    method.queries(schema, BUDGET)
+    kept = [name for name, value in vars(method).items() if before.get(name, vars) is not value]
+    _claim(
+        not kept,
+        f"queries keeps {', '.join(kept)} for the fit; data.schema and data.budget say it.",
+    )
+
+
 def a_fit_spends_what_it_promised(case: Case) -> None:
     for relation in Neighbours:
         budget = replace(BUDGET, neighbours=relation)
@@ -487,6 +500,7 @@ CHECKS: dict[str, Check] = {
         settings_are_explained_and_checked,
         settings_can_be_cloned_and_changed,
         a_promise_is_made_from_the_schema_alone,
+        a_promise_leaves_nothing_behind,
         a_fit_spends_what_it_promised,
         a_fit_that_strays_from_its_promise_is_caught,
         a_neighbour_moves_every_sum_by_its_own_summand,
