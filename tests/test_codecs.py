@@ -23,7 +23,7 @@ from sfumato.public.architectures import ResNet
 from sfumato.public.autoencoder import AutoencoderCodec
 from sfumato.public.codec import Card, ImageCodec, codec_from_state, load_codec, read_header
 from sfumato.public.icgan import IcGanCodec, InstanceGenerator, convert_ic_gan
-from sfumato.public.linear import DctCodec, PcaCodec
+from sfumato.public.linear import CosineCodec, DctCodec, PcaCodec
 from sfumato.public.resolve import codec_facts, get_codec
 from sfumato.testing import check_map
 
@@ -147,6 +147,18 @@ def test_a_saved_codec_gives_the_same_vectors_pictures_and_card(name, tmp_path):
         assert again.card == codec.card
         assert again.facts == codec.facts
     assert read_header(tmp_path / "codec.safetensors")["card"] == codec.card.to_json()
+
+
+def test_the_two_bases_of_cosines_have_the_axis_of_green_by_different_signs():
+    """Both must stay as they are: what saved runs have learnt would else come out in the opposite colour."""
+    shape, green = (3, 5, 7), torch.tensor([-0.1, 0.2, -0.1]).view(1, 3, 1, 1)
+    batch = Batch((0.5 + green).expand(1, *shape), None)
+    length = math.sqrt(35) * float(green.norm())
+    for codec, sign in ((CosineCodec(schema(shape)), -1), (DctCodec(shape, 105), 1)):
+        vector = codec.encode(batch)[0] * getattr(codec, "radius", 1.0)
+        assert int((vector.abs() > 1e-5).sum()) == 1
+        assert float(vector.sum()) == pytest.approx(sign * length, rel=1e-5)
+        assert torch.allclose(codec.decode(codec.encode(batch)), batch.values, atol=1e-5)
 
 
 # -- pixels in a basis -------------------------------------------------------------------------------------------------

@@ -133,6 +133,17 @@ def tiny(**more: object) -> Merf:
     return Merf(**{**Merf.TINY, **more})
 
 
+def test_a_method_whose_queries_keep_something_for_its_fit_is_caught():
+    class Keeping(Merf):
+        def queries(self, schema, budget):
+            self._noted = budget
+            return super().queries(schema, budget)
+
+    (case, _) = cases_of(Keeping)
+    with pytest.raises(AssertionError, match="queries keeps _noted"):
+        CHECKS["a_promise_leaves_nothing_behind"](case)
+
+
 def test_a_folder_of_others_is_left_alone(tmp_path):
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "letter.txt").write_text("mine")

@@ -188,6 +188,16 @@ def test_without_noise_to_speak_of_classes_come_out_as_they_are():
         assert np.abs(found - wanted).mean() < 0.5 * np.abs(found - other).mean()
 
 
+def test_of_several_generators_the_nearest_to_the_release_is_kept(tmp_path):
+    fitted = Mepf(**TINY, restarts=3).fit(small_images(), BUDGET, out=tmp_path / "run")
+    losses = {r["training_seed"]: r["loss"] for r in fitted.log_ if r["event"] == "matched"}
+    assert sorted(losses) == [0, 1, 2]
+    assert fitted.loss_ == min(losses.values())
+    best = Mepf(**TINY, training_seed=min(losses, key=losses.get)).refit(tmp_path / "run")
+    assert best.loss_ == fitted.loss_
+    assert np.array_equal(best.sample(20).images, fitted.sample(20).images)
+
+
 # -- early stopping ----------------------------------------------------------------------------------------------------
 
 

@@ -49,20 +49,23 @@ class MatchedImages(Method):
     FINAL: ClassVar[tuple[int, int]] = (20_210_413, 4000)
 
     latent: int | None = setting(
-        "Normal numbers that go into the generator.", default=None, low=1, free=True
+        "Normal numbers that go into the generator; auto: 5 for images, 10 for tables.",
+        default=None,
+        low=1,
+        free=True,
     )
     hidden: int | None = setting(
-        "Width of the conv generator's dense layer.", default=None, low=1, free=True
+        "Width of the generator's dense layers; auto: 200.", default=None, low=1, free=True
     )
     network: str = setting(
-        "The generator: conv, or classed (conv, own layers per class).",
-        default="conv",
-        choices=("conv", "classed"),
+        "The generator: auto (conv), conv, classed (conv, own layers per class).",
+        default="auto",
+        choices=("auto", "conv", "classed"),
         free=True,
     )
     steps: int = setting("Training steps of the generator.", default=3_000, low=1, free=True)
     batch: int | None = setting(
-        "Generated records per training step, as many of each class.",
+        "Generated records per training step, as many of each class; auto: 100 for images, 500 for tables.",
         default=None,
         low=1,
         free=True,
@@ -173,15 +176,6 @@ class MatchedImages(Method):
 class Matched(MatchedImages):
     """The same for tables as well, and with dense generators."""
 
-    latent: int | None = setting(
-        "Normal numbers that go into the generator; auto: 5 for images, 10 for tables.",
-        default=None,
-        low=1,
-        free=True,
-    )
-    hidden: int | None = setting(
-        "Width of the generator's dense layers; auto: 200.", default=None, low=1, free=True
-    )
     layers: int = setting(
         "Dense hidden layers of a dense generator; the convolutional one has one.",
         default=2,
@@ -192,12 +186,6 @@ class Matched(MatchedImages):
         "The generator: auto (conv for images, dense for tables), conv, classed (conv, own layers per class), dense.",
         default="auto",
         choices=("auto", "conv", "classed", "dense"),
-        free=True,
-    )
-    batch: int | None = setting(
-        "Generated records per training step, as many of each class; auto: 100 for images, 500 for tables.",
-        default=None,
-        low=1,
         free=True,
     )
     squash: float | None = setting(

@@ -96,8 +96,12 @@ class Mepf(Perceived, MatchedImages):
         choices=("auto", "conv", "classed", "resnet"),
         free=True,
     )
-    latent: int = setting(default=90)
-    hidden: int = setting(default=500)
+    latent: int = setting(
+        "Normal numbers that go into the generator.", default=90, low=1, free=True
+    )
+    hidden: int = setting(
+        "Width of the conv generator's dense layer.", default=500, low=1, free=True
+    )
     width: int = setting(
         "Channels of the resnet generator at full size; eight times as many at the smallest.",
         default=64,
@@ -138,7 +142,9 @@ class Mepf(Perceived, MatchedImages):
         "Learning rate of the moving average.", default=1e-3, above=0, free=True
     )
     steps: int = setting(default=2_000)
-    batch: int = setting(default=100)
+    batch: int = setting(
+        "Generated images per training step, as many of each class.", default=100, low=1, free=True
+    )
     learning_rate: float = setting(default=3e-3)
     decays: int = setting(
         "How many equal parts the training has; the learning rate is multiplied by 0.86 after each.",
