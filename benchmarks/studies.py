@@ -435,7 +435,7 @@ def codecs(given: Namespace) -> None:
             keep([strip(made.take(rows).pixels()) for rows in chosen], "mge-quickdraw.png")
 
 
-STUDIES = {s.__name__: s for s in (tables, xray, llm, retraining, subsets, real, codecs)}
+STUDIES = {s.__name__: s for s in (tables, xray, units, llm, retraining, subsets, real, codecs)}
 
 
 def main() -> None:
