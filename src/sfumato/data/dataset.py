@@ -125,6 +125,24 @@ class Dataset:
             )
         return self._batch(self._source.take(chosen))
 
+    def part(self, number: int, parts: int) -> Dataset:
+        """Part `number` of `parts`: records that follow each other, `Dataset.cuts` says which; read where it is asked for."""
+        if self.units is not None:
+            raise BadInput(
+                "Records of one unit may lie in several parts, which then no longer tell whose they are; divide the data without "
+                "units."
+            )
+        start, stop = self.cuts(len(self), parts)[number : number + 2]
+        return Dataset(
+            self._source.part(start, stop), self.schema, self.name, published_as=self.published_as
+        )
+
+    @staticmethod
+    def cuts(size: int, parts: int) -> list[int]:
+        """The public rule of division: part k of `parts` is records cuts[k] … cuts[k + 1] − 1, so an array with an entry for
+        each record is divided alike."""
+        return [size * number // parts for number in range(parts + 1)]
+
     def _batch(self, rows: Rows) -> Batch:
         values, labels = rows
         if values.dtype != np.uint8 and values.dtype != np.float32:

@@ -10,6 +10,7 @@ guessed from pixels.
 from __future__ import annotations
 
 import contextlib
+import copy
 import os
 import re
 from collections.abc import Callable, Iterator
@@ -104,6 +105,13 @@ class FolderSource(Source):
                     yield ahead.pop(0)()
             for finish in ahead:
                 yield finish()
+
+    def part(self, start: int, stop: int) -> Source:
+        some = copy.copy(self)
+        # Another process may work in another folder.
+        some._files = [str(Path(file).absolute()) for file in self._files[start:stop]]
+        some._labels = None if self._labels is None else self._labels[start:stop]
+        return some
 
     def take(self, indices: Array) -> Rows:
         with self._pool() as pool:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import os
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,9 +20,10 @@ import numpy as np
 
 from sfumato.data.catalogue import NamedSet, find_named, unknown_name
 from sfumato.data.dataset import Dataset, stated_range, units_of
-from sfumato.data.folders import FolderSource, class_folders
+from sfumato.data.folders import SUFFIXES, FolderSource, class_folders
 from sfumato.data.schema import Schema, ValueRange, class_names
 from sfumato.data.sources import (
+    JoinedSource,
     Source,
     Stored,
     channels_first,
@@ -30,6 +31,7 @@ from sfumato.data.sources import (
     from_files,
     idx_header,
     image_shape,
+    npy_header,
     npz_members,
     pixel_scale,
     read_names,
@@ -56,7 +58,10 @@ def load(
     per_unit: int | None = None,
     progress: Progress | None = None,
 ) -> Dataset:
-    """A data set by name ("fashion-mnist:test") or path (folder, .npz, .csv, .parquet, IDX).
+    """A data set by name ("fashion-mnist:test") or path (folder, .npz, .npy, .csv, .parquet, IDX).
+
+    A folder holds pictures, or shards: files of one kind and one schema, read one after another in
+    the order of their names.
 
     The public facts of a path come from `schema`, else from `schema.json` in the folder or
     `NAME.schema.json` beside the file, else from the other arguments together with folder names
@@ -177,8 +182,15 @@ def schema_of(
         entry, split = named
         return entry.schema, entry.sizes[split]
     data = _open(Path(spec), facts)
-    source = data._source
-    return data.schema, source.known_size() if isinstance(source, TableFile) else len(source)
+    return data.schema, known_size(data._source)
+
+
+def known_size(source: Source) -> int | None:
+    """The number of records where headers and listings tell it; None for .csv."""
+    if isinstance(source, JoinedSource):
+        sizes = [known_size(shard) for shard in source.sources]
+        return None if None in sizes else sum(size or 0 for size in sizes)
+    return source.known_size() if isinstance(source, TableFile) else len(source)
 
 
 @dataclass(frozen=True)
@@ -263,15 +275,13 @@ def _open(path: Path, facts: _Facts) -> Dataset:
     if not os.access(path, os.R_OK):
         raise BadInput(f"{path} may not be read; change its permissions.")
     suffix = path.suffix.lower()
-    if suffix == ".npz":
-        return _open_npz(path, facts, known)
-    if suffix in (".csv", ".parquet"):
-        return _open_table(path, facts, known)
+    if suffix in _OPENED:
+        return _OPENED[suffix](path, facts, known)
     if "-ubyte" in path.name or suffix == ".idx" or path.name.endswith(".idx.gz"):
         return _open_idx(path, facts, known)
     raise BadInput(
-        f"{path} is of no kind that sfumato reads; give a folder of pictures, .npz, .csv, "
-        ".parquet or an IDX file."
+        f"{path} is of no kind that sfumato reads; give a folder of pictures, .npz, .npy, "
+        ".csv, .parquet or an IDX file."
     )
 
 
@@ -284,7 +294,45 @@ def _schema_file(path: Path) -> Schema | None:
     return read_schema(file) if there else None
 
 
+def _shards(folder: Path) -> list[Path]:
+    """The data files of a folder in the order of their names; none in a folder of pictures."""
+    try:
+        entries = sorted(p for p in folder.iterdir() if not p.name.startswith("."))
+    except OSError as error:
+        raise BadInput(f"Cannot read {folder}: {error.strerror}; check the path.") from None
+    if any(p.is_dir() or p.suffix.lower() in SUFFIXES for p in entries):
+        return []
+    shards = [p for p in entries if p.suffix.lower() in _OPENED and not _is_labels(p)]
+    if len({p.suffix.lower() for p in shards}) > 1:
+        raise BadInput(
+            f"{folder} holds data files of several kinds; keep shards of one kind in a folder of their own."
+        )
+    return shards
+
+
+def _is_labels(file: Path) -> bool:
+    """Whether a .npy file holds the labels of another, see `_open_npy`."""
+    images = file.with_name(file.name.replace("labels", "images"))
+    return file.suffix.lower() == ".npy" and images != file and images.exists()
+
+
+def _open_shards(path: Path, shards: list[Path], facts: _Facts, known: Schema | None) -> Dataset:
+    """Shards of one schema, one after another; that of the folder, else the one beside each."""
+    opened = []
+    for shard in shards:
+        check_file(shard)
+        opened.append(_OPENED[shard.suffix.lower()](shard, facts, known or _schema_file(shard)))
+        if opened[-1].schema != opened[0].schema:
+            raise BadInput(
+                f"{shard} and {shards[0]} have different schemas; keep shards of one schema in a folder."
+            )
+    return Dataset(JoinedSource([d._source for d in opened]), opened[0].schema, path.name)
+
+
 def _open_folder(path: Path, facts: _Facts, known: Schema | None) -> Dataset:
+    shards = _shards(path)
+    if shards:
+        return _open_shards(path, shards, facts, known)
     if known is not None and known.kind != "images":
         raise BadInput(
             f"{path} is a folder and its schema is of a table; give the path of the .csv or "
@@ -354,6 +402,15 @@ def _open_npz(path: Path, facts: _Facts, known: Schema | None) -> Dataset:
     return _stored(path, members["images"], members.get("labels"), facts, known, inside)
 
 
+def _open_npy(path: Path, facts: _Facts, known: Schema | None) -> Dataset:
+    """Images in `images-3.npy`, their labels in `labels-3.npy` beside it; without such a name there are no labels."""
+    labels = path.with_name(path.name.replace("images", "labels"))
+    there = labels.name != path.name and labels.is_file()
+    return _stored(
+        path, npy_header(path), npy_header(labels) if there else None, facts, known, None
+    )
+
+
 def _open_idx(path: Path, facts: _Facts, known: Schema | None) -> Dataset:
     images = idx_header(path)
     partner = path.name.replace("images", "labels").replace("idx3", "idx1")
@@ -411,3 +468,12 @@ def _stored(
         raise BadInput(f"The schema of {path} and the file's header differ; make them agree.")
     source: Source = from_files(images, labels if schema.labelled else None, channels_first, scale)
     return Dataset(source, schema, path.name)
+
+
+# What a single file is, by its ending.
+_OPENED: dict[str, Callable[[Path, _Facts, Schema | None], Dataset]] = {
+    ".npz": _open_npz,
+    ".npy": _open_npy,
+    ".csv": _open_table,
+    ".parquet": _open_table,
+}

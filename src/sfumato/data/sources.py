@@ -19,9 +19,10 @@ import tokenize
 import zipfile
 import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from itertools import repeat
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, fields
+from functools import partial
+from itertools import accumulate, repeat
 from pathlib import Path
 from typing import IO, Any, ClassVar, Literal, cast
 
@@ -35,6 +36,7 @@ Rows = tuple[Array, Array | None]
 
 # A scan (for `take` on a stream) holds this many rows at a time.
 SCAN_ROWS = 1024
+_SKIPPED_ROWS = 1024
 # No .npy header of an array of numbers is longer, nor any list of class names.
 _HEADER_BYTES = 1 << 14
 _NAMES_BYTES = 1 << 24
@@ -73,11 +75,24 @@ class Source(ABC):
     def take(self, indices: Array) -> Rows:
         """The rows at `indices` (valid, any order, repeats allowed)."""
 
+    def part(self, start: int, stop: int) -> Source:
+        """The rows from `start` up to `stop` as a source of their own; sent to another machine, it takes no other row along."""
+        raise BadInput(
+            f"{type(self).__name__} cannot be divided over machines; use the local engine."
+        )
+
 
 class StreamSource(Source):
     """A source that can only be read front to back."""
 
     random_access: ClassVar[bool] = False
+
+    def between(self, size: int, start: int, stop: int) -> Iterator[Rows]:
+        """`blocks` of the rows from `start` up to `stop` alone; a file that can skip what comes before does so."""
+        raise NotImplementedError
+
+    def part(self, start: int, stop: int) -> Source:
+        return _StreamPart(self, start, stop)
 
     def take(self, indices: Array) -> Rows:
         order = np.argsort(indices, kind="stable")
@@ -101,6 +116,98 @@ class StreamSource(Source):
         if values is None:
             raise BadInput("The data holds no rows; check the file.")
         return values, labels
+
+
+class _StreamPart(StreamSource):
+    """Some rows of a stream that follow each other."""
+
+    def __init__(self, whole: StreamSource, start: int, stop: int) -> None:
+        self._whole, self._start, self._stop = whole, start, stop
+
+    def __len__(self) -> int:
+        return self._stop - self._start
+
+    def blocks(self, size: int) -> Iterator[Rows]:
+        return self._whole.between(size, self._start, self._stop)
+
+    def part(self, start: int, stop: int) -> Source:
+        return _StreamPart(self._whole, self._start + start, self._start + stop)
+
+
+class JoinedSource(StreamSource):
+    """The rows of several sources, one after another: the shards of a folder."""
+
+    def __init__(self, sources: Sequence[Source]) -> None:
+        self.sources = tuple(sources)
+        # Of an instance, not of the class: shards that can be mapped are as good as one array.
+        self.random_access = all(s.random_access for s in sources)  # type: ignore[misc]
+        self._starts: list[int] | None = None
+
+    def __len__(self) -> int:
+        return self._ends()[-1]
+
+    def blocks(self, size: int) -> Iterator[Rows]:
+        return _of_size(size, (rows for source in self.sources for rows in source.blocks(size)))
+
+    def take(self, indices: Array) -> Rows:
+        if not self.random_access:
+            return super().take(indices)
+        starts = np.array(self._ends()[:-1])
+        shard = np.searchsorted(starts, indices, side="right") - 1
+        found: Rows | None = None
+        for number in np.unique(shard).tolist():
+            here = np.flatnonzero(shard == number)
+            values, labels = self.sources[number].take(indices[here] - starts[number])
+            if found is None:
+                found = (
+                    np.empty((len(indices), *values.shape[1:]), values.dtype),
+                    None if labels is None else np.empty(len(indices), labels.dtype),
+                )
+            found[0][here] = values
+            if found[1] is not None and labels is not None:
+                found[1][here] = labels
+        return self.sources[0].take(indices) if found is None else found
+
+    def part(self, start: int, stop: int) -> Source:
+        ends = self._ends()
+        return JoinedSource(
+            [
+                source.part(max(start, first) - first, min(stop, last) - first)
+                for source, first, last in zip(self.sources, ends, ends[1:], strict=False)
+                if max(start, first) < min(stop, last)
+            ]
+        )
+
+    def _ends(self) -> list[int]:
+        """Where each source begins, and where the last one ends; counting a .csv reads it through."""
+        if self._starts is None:
+            self._starts = [0, *accumulate(len(source) for source in self.sources)]
+        return self._starts
+
+
+def _of_size(size: int, blocks: Iterator[Rows]) -> Iterator[Rows]:
+    """The same rows in blocks of exactly `size`, but for the last."""
+    held: list[Rows] = []
+    count = 0
+    for block in blocks:
+        held.append(block)
+        count += len(block[0])
+        while count >= size:
+            values, labels = _joined(held)
+            yield values[:size], None if labels is None else labels[:size]
+            count -= size
+            held = [(values[size:], None if labels is None else labels[size:])] if count else []
+    if count:
+        yield _joined(held)
+
+
+def _joined(blocks: list[Rows]) -> Rows:
+    if len(blocks) == 1:
+        return blocks[0]
+    labels = [codes for _, codes in blocks if codes is not None]
+    return np.concatenate([values for values, _ in blocks]), np.concatenate(
+        labels
+    ) if labels else None
 
 
 @dataclass(frozen=True)
@@ -151,6 +258,10 @@ class ArraySource(Source):
         labels = None if self.labels is None else self.labels[indices]
         return self._scaled(self.stored[indices]), labels
 
+    def part(self, start: int, stop: int) -> Source:
+        labels = None if self.labels is None else self.labels[start:stop]
+        return ArraySource(self.stored[start:stop], labels, self.scale)
+
     def _scaled(self, stored: Array) -> Array:
         return stored if self.scale is None else self.scale(stored)
 
@@ -170,6 +281,11 @@ class Stored:
     @property
     def mappable(self) -> bool:
         return self.packing == "plain"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Another process may work in another folder.
+        state = {field.name: getattr(self, field.name) for field in fields(self)}
+        return partial(Stored, **{**state, "path": self.path.absolute()}), ()
 
     def map(self) -> Array:
         # Copy-on-write: torch wants writable memory, the file must never change.
@@ -195,11 +311,16 @@ class Stored:
         except _DAMAGE as error:
             raise _unreadable(self.path) from error
 
-    def blocks(self, size: int) -> Iterator[Array]:
+    def blocks(self, size: int, first: int = 0, stop: int | None = None) -> Iterator[Array]:
         row_bytes = self.dtype.itemsize * math.prod(self.shape[1:])
+        stop = self.shape[0] if stop is None else stop
         with self.open() as stream:
-            for start in range(0, self.shape[0], size):
-                rows = min(size, self.shape[0] - start)
+            for start in range(
+                0, first, _SKIPPED_ROWS
+            ):  # what is packed is unpacked to be passed over
+                _exactly(stream, min(_SKIPPED_ROWS, first - start) * row_bytes, self.path)
+            for start in range(first, stop, size):
+                rows = min(size, stop - start)
                 data = _exactly(stream, rows * row_bytes, self.path)
                 yield np.frombuffer(data, self.dtype).reshape(rows, *self.shape[1:])
 
@@ -224,11 +345,14 @@ class FileSource(StreamSource):
         return self._files.values.shape[0]
 
     def blocks(self, size: int) -> Iterator[Rows]:
+        return self.between(size, 0, len(self))
+
+    def between(self, size: int, start: int, stop: int) -> Iterator[Rows]:
         stored, scale = self._files, self._files.scale
         codes: Iterator[Array | None] = repeat(None)
         if stored.labels is not None:
-            codes = stored.labels.blocks(size)
-        for values, labels in zip(stored.values.blocks(size), codes, strict=False):
+            codes = stored.labels.blocks(size, start, stop)
+        for values, labels in zip(stored.values.blocks(size, start, stop), codes, strict=False):
             arranged = stored.arrange(values)
             yield arranged if scale is None else scale(arranged), labels
 
@@ -236,13 +360,17 @@ class FileSource(StreamSource):
 class MappedSource(ArraySource):
     """Arrays mapped from uncompressed files; travels to another process as paths, not as rows."""
 
-    def __init__(self, files: _Files) -> None:
-        self._files = files
-        labels = None if files.labels is None else files.labels.map()
-        super().__init__(files.arrange(files.values.map()), labels, files.scale)
+    def __init__(self, files: _Files, start: int = 0, stop: int | None = None) -> None:
+        self._files, self._start = files, start
+        rows = slice(start, stop)
+        labels = None if files.labels is None else files.labels.map()[rows]
+        super().__init__(files.arrange(files.values.map())[rows], labels, files.scale)
+
+    def part(self, start: int, stop: int) -> Source:
+        return MappedSource(self._files, self._start + start, self._start + stop)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return MappedSource, (self._files,)
+        return MappedSource, (self._files, self._start, self._start + len(self))
 
 
 def from_files(

@@ -340,7 +340,11 @@ class TableFile(StreamSource):
         return self._size
 
     def blocks(self, size: int) -> Iterator[Rows]:
-        for piece in _rebatched(self._pieces(size, self._kinds()), size):
+        return self.between(size, 0, None)
+
+    def between(self, size: int, start: int, stop: int | None) -> Iterator[Rows]:
+        """Row groups and lines before `start` are not turned into rows; lines are looked at, to count them."""
+        for piece in _rebatched(self._pieces(size, self._kinds(), start, stop), size):
             yield self._rows(piece)
 
     def cells(self, name: str) -> Iterator[Any]:
@@ -352,9 +356,17 @@ class TableFile(StreamSource):
     def header(self) -> tuple[str, ...]:
         return tuple(self._header)
 
-    def _pieces(self, size: int, kinds: dict[str, Any]) -> Iterator[pa.Table]:
-        """The columns named in `kinds`, as these types in a .csv."""
-        return self._parquet_pieces(size, list(kinds)) if self._parquet else self._csv_pieces(kinds)
+    def __getstate__(self) -> dict[str, Any]:
+        # Another process may work in another folder.
+        return {**vars(self), "path": self.path.absolute()}
+
+    def _pieces(
+        self, size: int, kinds: dict[str, Any], start: int = 0, stop: int | None = None
+    ) -> Iterator[pa.Table]:
+        """The columns named in `kinds`, as these types in a .csv; rows from `start` up to `stop`."""
+        if self._parquet:
+            return self._parquet_pieces(size, list(kinds), start, stop)
+        return self._csv_pieces(kinds, start, stop)
 
     def _rows(self, piece: pa.Table) -> Rows:
         arrays = {name: piece.column(name).combine_chunks() for name in column_names(self.schema)}
@@ -405,18 +417,28 @@ class TableFile(StreamSource):
             self._layout = file.schema_arrow
             return list(self._layout.names)
 
-    def _parquet_pieces(self, size: int, names: list[str]) -> Iterator[pa.Table]:
+    def _parquet_pieces(
+        self, size: int, names: list[str], start: int, stop: int | None
+    ) -> Iterator[pa.Table]:
         # One row group at a time, each through a small buffer: Arrow would read far ahead.
         options = {"buffer_size": 1 << 16, "pre_buffer": False}
         rows = 0
         with _Reading(self.path), pq.ParquetFile(self.path, **options) as file:
             for group in range(file.num_row_groups):
-                self._refuse_bomb(file.metadata.row_group(group))
+                facts = file.metadata.row_group(group)
+                end = rows + facts.num_rows
+                if end <= start or (stop is not None and rows >= stop):
+                    rows = end
+                    continue
+                self._refuse_bomb(facts)
                 for batch in file.iter_batches(
                     min(size, PARQUET_ROWS), row_groups=[group], columns=names, use_threads=False
                 ):
+                    piece = pa.table({name: _dense(batch.column(name)) for name in names})
+                    yield _inside(piece, rows, start, stop)
                     rows += len(batch)
-                    yield pa.table({name: _dense(batch.column(name)) for name in names})
+                if rows != end:
+                    raise BadInput(f"{self.path} is damaged; restore it from its original.")
             if rows != self._size:
                 raise BadInput(f"{self.path} is damaged; restore it from its original.")
 
@@ -512,7 +534,9 @@ class TableFile(StreamSource):
             return kinds | dict.fromkeys(pixel_names(schema), pixel)
         return kinds | {c.name: pa.float64() for c in schema.columns if c.kind == "numerical"}
 
-    def _csv_pieces(self, kinds: dict[str, Any]) -> Iterator[pa.Table]:
+    def _csv_pieces(
+        self, kinds: dict[str, Any], start: int, stop: int | None
+    ) -> Iterator[pa.Table]:
         places = {name: str(index) for index, name in enumerate(self._header)}
         parse = pa_csv.ParseOptions(
             newlines_in_values=False,
@@ -525,7 +549,14 @@ class TableFile(StreamSource):
             null_values=list(_MISSING),
             strings_can_be_null=False,
         )
+        rows = 0
         for block in self._csv_blocks():
+            records = self._records(block)
+            if rows + records <= start:
+                rows += records
+                continue
+            if stop is not None and rows >= stop:
+                return
             read = pa_csv.ReadOptions(
                 use_threads=False,
                 block_size=len(block) + 1,
@@ -538,9 +569,10 @@ class TableFile(StreamSource):
                     parse_options=parse,
                     convert_options=convert,
                 )
-                if len(table) != self._records(block):
+                if len(table) != records:
                     raise BadInput(f"{self.path} cannot be read line by line; check its quotes.")
-            yield table.rename_columns(list(kinds))
+            yield _inside(table.rename_columns(list(kinds)), rows, start, stop)
+            rows += records
 
 
 def _csv_lines(columns: int | None) -> re.Pattern[bytes]:
@@ -582,6 +614,13 @@ class _Reading:
 def _dense(array: pa.Array) -> pa.Array:
     # Row groups have dictionaries of their own, which joining them would have to reconcile.
     return array.dictionary_decode() if isinstance(array, pa.DictionaryArray) else array
+
+
+def _inside(piece: pa.Table, first: int, start: int, stop: int | None) -> pa.Table:
+    """Of rows that begin with number `first`, those from `start` up to `stop`."""
+    skipped = max(0, start - first)
+    kept = len(piece) - skipped if stop is None else min(len(piece), stop - first) - skipped
+    return piece if (skipped, kept) == (0, len(piece)) else piece.slice(skipped, max(0, kept))
 
 
 def _rebatched(pieces: Iterator[pa.Table], size: int) -> Iterator[pa.Table]:
