@@ -79,6 +79,12 @@ class OutOfResources(SfumatoError):
         return f"{self.cause}; {self.remedy}."
 
 
+class ClusterFailed(SfumatoError):
+    """The machines that should do the work cannot be reached, or were lost; what was finished is kept."""
+
+    exit_code = 7
+
+
 class Terminated(BaseException):
     """SIGTERM arrived. Like `KeyboardInterrupt` no `Exception`, so that `finally` cleans up and nobody swallows it."""
 

@@ -22,6 +22,7 @@ from sfumato.cli.options import (
     check_run_folder,
     data_option,
     debug_option,
+    engine_option,
     facts_options,
     fit_budget_options,
     fit_data_option,
@@ -263,6 +264,7 @@ def plan(
     type=click.Path(path_type=Path),
     help="Reserve this run in the data set's ledger before a row is read, or be refused (sfumato ledger init).",
 )
+@engine_option
 @click.option("--allow-empty", is_flag=True, help="Go on though a class has no record.")
 @unit_options
 @facts_options
@@ -283,6 +285,7 @@ def fit(
     settings: tuple[str, ...],
     resume: bool,
     ledger_folder: Path | None,
+    engine: str | None,
     allow_empty: bool,
     unit: str | None,
     per_unit: int | None,
@@ -299,6 +302,7 @@ def fit(
       sfumato fit merf --data photos/ --image-size 32 --channels 3 --epsilon 4 --delta 1e-6 --out runs/photos
       sfumato fit merf --data photos/ --image-size 32 --epsilon 1 --delta 1e-6 --out runs/one --ledger ledgers/photos
       sfumato fit merf --data scans/ --image-size 64 --unit '(?P<patient>person\\d+)' --epsilon 1 --delta 1e-6 --out runs/scans
+      sfumato fit merf --data shards/ --epsilon 1 --delta 1e-9 --out runs/large --engine ray
       sfumato fit merf --from-release runs/first --set steps=6000 --out runs/longer
     """
     progress = progress_for(quiet)
@@ -342,6 +346,7 @@ def fit(
             resume=resume,
             allow_empty=allow_empty,
             ledger=ledger_folder,
+            engine=engine,
             progress=progress,
         )
         made = f"{method} from {spec}"
@@ -391,7 +396,7 @@ def _public(spec: str | None, like: Schema, progress: Progress) -> Dataset | Non
 
 
 # What an earlier run has settled already: its data, their public facts, and the budget.
-_SETTLED = ("spec", "epsilon", "delta", "neighbours", *UNIT, *FACTS)
+_SETTLED = ("spec", "epsilon", "delta", "neighbours", "engine", *UNIT, *FACTS)
 
 
 def _was_given(context: click.Context, name: str) -> bool:

@@ -153,6 +153,12 @@ seed_option = click.option(
     default=0,
     help="Public randomness only; the noise never comes from a seed.",
 )
+engine_option = click.option(
+    "--engine",
+    metavar="NAME",
+    help="Where the work runs: local (the default), ray (a cluster of this machine's cores), or ray:ADDRESS of a cluster that "
+    "can read the same paths; the same numbers from each.",
+)
 quiet_option = click.option(
     "--quiet", "-q", is_flag=True, help="No progress; only results, warnings, errors."
 )

@@ -32,6 +32,7 @@ from sfumato.data.inspection import refuse_implausible
 from sfumato.data.pictures import sample_grid
 from sfumato.data.sources import Array, Rows, Source
 from sfumato.data.units import RECORDS, Unit
+from sfumato.engines import Engine, engine_of
 from sfumato.errors import BadInput, CorruptArtifact, PlanMismatch, RunConflict, SfumatoError
 from sfumato.generators.training import Part, Training
 from sfumato.methods.counts import apportion
@@ -266,6 +267,7 @@ class Method(Learnt, Configured, ABC):
         resume: bool = False,
         allow_empty: bool = False,
         ledger: Path | str | None = None,
+        engine: Engine | str | None = None,
         progress: Progress | None = None,
     ) -> Self:
         """Learn from `data` within `budget`.
@@ -277,6 +279,8 @@ class Method(Learnt, Configured, ABC):
         so nothing is spent twice.
         `ledger` is the folder of the data set's ledger (`privacy.dataset_ledger`): before a row is read, even to count, the plan
         is reserved in it, together with all earlier runs on the same data, or refused.
+        `engine` says where sums over records run: "local", "ray" (a cluster on this machine), "ray:ADDRESS", or an object of
+        `sfumato.engines`; every one gives the same totals.
         """
         schema = data.schema
         self.check(schema)
@@ -287,7 +291,19 @@ class Method(Learnt, Configured, ABC):
             raise BadInput(
                 f"{data.name} is given as private and as public data at once, which voids the guarantee; give other public data."
             )
-        return self._learn(data, budget, public, None, out, resume, progress, allow_empty, ledger)
+        with _running(engine) as used:
+            return self._learn(
+                data,
+                budget,
+                public,
+                None,
+                out,
+                resume,
+                progress,
+                allow_empty,
+                ledger,
+                engine=used,
+            )
 
     def _refuse_private(self, data: Dataset, public: Dataset | None) -> None:
         """Raise if private records stand in the public data, or in what a file named in the settings was made of."""
@@ -357,6 +373,7 @@ class Method(Learnt, Configured, ABC):
         allow_empty: bool = True,
         ledger: Path | str | None = None,
         unit: Unit | None = None,
+        engine: Engine | None = None,
     ) -> Self:
         """`fit`, or with an `earlier` run, whose releases are taken over, `refit`."""
         progress = progress or Progress()
@@ -396,7 +413,7 @@ class Method(Learnt, Configured, ABC):
                 self._begin(store, schema, budget, earlier, known, unit)
             if earlier is not None:
                 store.adopt(earlier.answers())
-            self._train(data, store, budget, public, progress, unit)
+            self._train(data, store, budget, public, progress, unit, engine)
             if out is not None:
                 self._seal(store)
                 export(store, Path(out))
@@ -479,6 +496,7 @@ class Method(Learnt, Configured, ABC):
         public: Dataset | None,
         progress: Progress,
         unit: Unit,
+        engine: Engine | None,
     ) -> None:
         """Fit within the promise that the store holds, and compare what was spent with it."""
         for name in learnt(self):
@@ -490,7 +508,7 @@ class Method(Learnt, Configured, ABC):
         self.schema_ = data.schema
         self.build(data.schema)
         with _ReadingProgress(progress) as reading:
-            private = PrivateData(data, ledger, store=store, on_fraction=reading)
+            private = PrivateData(data, ledger, engine=engine, store=store, on_fraction=reading)
             run = Workspace(store, progress, public, data.published_as)
             gate = Gate(private, queries, promised, budget, run.released)
             try:
@@ -652,6 +670,17 @@ class Method(Learnt, Configured, ABC):
 
 
 load = Method.load
+
+
+@contextlib.contextmanager
+def _running(engine: Engine | str | None) -> Iterator[Engine]:
+    """The engine; one that was made for this fit ends with it."""
+    used = engine_of(engine)
+    try:
+        yield used
+    finally:
+        if used is not engine:
+            used.close()
 
 
 def _ledger(charges: Plan, budget: Budget, *, sound: bool) -> Ledger:

@@ -23,6 +23,7 @@ Public: grids, bounds, sizes of batches. Private: rows, norms, which rows were c
 from __future__ import annotations
 
 import math
+import secrets
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
@@ -51,6 +52,7 @@ _SIZES = (1024, 128, 16)
 _NUMBERS = 2**24  # in a batch, at most
 # Public records of the check of sizes: no divisor of a size, so that each of them meets every place of a vector register.
 _PUBLIC = 7
+_MOST_MET = 1000
 
 
 Piece = tuple[int, Tensor, float]
@@ -228,6 +230,20 @@ class _Found:
 
 
 _FOUND: weakref.WeakKeyDictionary[RecordMap, dict[Any, _Found]] = weakref.WeakKeyDictionary()
+# The same for maps that came from another process, by a random name that each has had since it was first sent: a worker that
+# meets a map again need not find out again. What another machine found is not taken over.
+_NAMES: weakref.WeakKeyDictionary[RecordMap, str] = weakref.WeakKeyDictionary()
+_MET: dict[str, dict[Any, _Found]] = {}
+
+
+def _arrived(
+    kind: Callable[[Any, int], _Rounded], phi: RecordMap, shares: int, name: str
+) -> _Rounded:
+    if len(_MET) > _MOST_MET:
+        _MET.clear()
+    _NAMES[phi] = name
+    _FOUND[phi] = _MET.setdefault(name, {})
+    return kind(phi, shares)
 
 
 class _Rounded(ABC):
@@ -242,6 +258,10 @@ class _Rounded(ABC):
         self.rows_at_once: int = _most_rows(width)
         self._shares = shares  # of a unit; a record counts as many times as it has of them
         self._sizes: dict[Any, tuple[int, ...]] = {}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        name = _NAMES.setdefault(self.phi, secrets.token_hex(8))
+        return _arrived, (type(self), self.phi, self._shares, name)
 
     @abstractmethod
     def _raw(self, batch: Batch) -> Iterator[Tensor]:

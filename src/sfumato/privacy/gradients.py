@@ -43,6 +43,7 @@ from __future__ import annotations
 import copy
 import math
 import os
+import secrets
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -137,7 +138,12 @@ class GradientSum:
         self._rows = max(1, min(_ROWS, rows_at_once))
         self._path: tuple[object, ...] | None = None
         self._checked = 0  # with how many threads
+        self._name = secrets.token_hex(8)  # by which another process knows it again
         _refuse_mixing(self._replica)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        made = (self.network, self.loss, self.bound, self.inputs, self.rows_at_once)
+        return _arrived, (self._name, *made)
 
     @property
     def enforced(self) -> float:
@@ -386,6 +392,31 @@ _UNCOMPUTABLE = (
     "The gradients of single records cannot be computed for this network; use layers without random numbers of their own that "
     "torch.func.vmap knows, and compute the loss with the network that it is given."
 )
+
+
+# The last ones that came from another process: what was found out about one (`check`) holds when it comes again with the weights
+# of the next step.
+_ARRIVED: dict[str, GradientSum] = {}
+_MOST_ARRIVED = 4
+
+
+def _arrived(
+    name: str, network: nn.Module, loss: Loss, bound: float, inputs: Inputs, rows_at_once: int
+) -> GradientSum:
+    known = _ARRIVED.pop(name, None)
+    if known is None:
+        known = GradientSum(network, loss, bound=bound, inputs=inputs, rows_at_once=rows_at_once)
+        known._name = name
+    else:
+        with torch.no_grad():
+            for mine, new in zip(known.network.parameters(), network.parameters(), strict=True):
+                mine.copy_(new)
+        _copy_buffers(network, known.network)
+        known.loss, known.inputs = loss, inputs
+    _ARRIVED[name] = known
+    while len(_ARRIVED) > _MOST_ARRIVED:
+        _ARRIVED.pop(next(iter(_ARRIVED)))
+    return known
 
 
 def enforced_gradient_bound(bound: float) -> float:

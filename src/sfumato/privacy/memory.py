@@ -1,12 +1,14 @@
 """What was computed of private records, kept while several sums go over them: inside the wall, and no longer than the fit.
 
-A memory holds PRIVATE values. Methods get one from `Gate.remember` only, which forgets all of it when the fit ends.
+A memory holds PRIVATE values. Methods get one from `Gate.remember` only, which forgets all of it when the fit ends. Sent to
+another process, where no fit ends, it takes nothing along and remembers nothing.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -40,6 +42,9 @@ class Remembered:
         if self._room > 0:
             self._kept[key] = (rows, rows._version)
         return rows
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _forgetful, (Remembered, self._compute)
 
     def forget(self) -> None:
         self._kept.clear()
@@ -75,9 +80,18 @@ class RememberedRows:
                 self._room -= size
         return torch.stack([found[key] if key in found else self._kept[key] for key in keys])
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _forgetful, (RememberedRows, self._compute)
+
     def forget(self) -> None:
         self._kept.clear()
         self._room = 0
+
+
+def _forgetful(kind: Any, compute: Callable[[Any], Tensor]) -> Remembered | RememberedRows:
+    memory: Remembered | RememberedRows = kind(compute)
+    memory.forget()
+    return memory
 
 
 def _digest(values: Tensor) -> bytes:

@@ -73,6 +73,15 @@ class UnitRows(Dataset):
         assert self._share is not None
         return replace(batch, shares=self._share[torch.from_numpy(np.asarray(indices))])
 
+    def part(self, number: int, parts: int) -> Dataset:
+        """Records that follow each other, each with the share that it has in the whole."""
+        if self.units is None:
+            return UnitRows(self._rows.part(number, parts))
+        self._read()
+        assert self._share is not None
+        start, stop = self.cuts(len(self), parts)[number : number + 2]
+        return _SomeShared(self, start, stop, self._share[start:stop].clone())
+
     def records_of(self, drawn: NDArray[np.bool_]) -> NDArray[np.int64]:
         """The records that count of the units where `drawn` is true, in their order."""
         if self.units is None:
@@ -101,6 +110,24 @@ class UnitRows(Dataset):
             self._unit_of = self.units.codes(len(self))
             self._share = torch.from_numpy(shares_of(self._unit_of, self.units.about.at_most))
         return self._unit_of
+
+
+class _SomeShared(Dataset):
+    """Some records of several units with their shares; whose they are is not told, so that nothing can be drawn of them."""
+
+    def __init__(self, whole: UnitRows, start: int, stop: int, share: torch.Tensor) -> None:
+        super().__init__(whole._source.part(start, stop), whole.schema, whole.name)
+        self._share = share
+
+    def batches(self, size: int) -> Iterator[Batch]:
+        start = 0
+        for batch in super().batches(size):
+            yield replace(batch, shares=self._share[start : start + len(batch)])
+            start += len(batch)
+
+    def take(self, indices: Array | Sequence[int]) -> Batch:
+        shares = self._share[torch.from_numpy(np.asarray(indices))]
+        return replace(super().take(indices), shares=shares)
 
 
 def shares_for(at_most: int) -> int:

@@ -26,6 +26,7 @@ from sfumato.privacy.gradients import GradientSum
 from sfumato.privacy.groups import GroupSum, ShardStates, ShardSum
 from sfumato.privacy.ledger import Ledger
 from sfumato.privacy.release import Release
+from sfumato.privacy.sampling import PoissonSum
 from sfumato.privacy.store import Question, RunStore, StepAnswers
 from sfumato.privacy.units import UnitRows
 
@@ -161,20 +162,17 @@ class PrivateData:
             )
             drawn = self.__fast((phi.dim,), charge.noise_std)
             return (total.to(torch.float64) * phi.grid + torch.from_numpy(drawn)).to(torch.float32)
-        chosen = self.__rows.records_of(noise.poisson_mask(self.__rows.count, charge.rate))
-        # In pieces, so that an unlucky large sample costs time and not memory.
+        # A unit may have records in every part of the data, so units are drawn where all of them are.
+        engine = self.__engine if self.__rows.units is None else LocalEngine()
         if isinstance(phi, GradientSum):
-            phi.check(self.schema)
-            value = torch.zeros(phi.dim, dtype=torch.float64)
-            for start in range(0, len(chosen), phi.rows_at_once):
-                value += phi(self.__rows.take(chosen[start : start + phi.rows_at_once]))
-            value /= self.__rows.shares
+            phi.check(
+                self.schema
+            )  # here as well: what is refused is refused before any worker is asked
+            value = engine.total(self.__rows, PoissonSum(phi, charge.rate)) / self.__rows.shares
             drawn = self.__fast((phi.dim,), charge.noise_std)
             return (value + torch.from_numpy(drawn)).to(torch.float32)
         summand = summand_of(phi, self.__rows.shares)
-        total = torch.zeros(summand.shape, dtype=torch.int64)
-        for start in range(0, len(chosen), summand.rows_at_once):
-            total += summand(self.__rows.take(chosen[start : start + summand.rows_at_once]))
+        total = engine.total(self.__rows, PoissonSum(summand, charge.rate))
         value = total.to(torch.float64) * summand.grid
         return value + torch.from_numpy(self.__fast(summand.shape, charge.noise_std))
 
