@@ -21,7 +21,9 @@ from runs import silent, still
 from sfumato.data import Batch, Dataset, Schema, load
 from sfumato.engines import LocalEngine, engine_of
 from sfumato.errors import BadInput, ClusterFailed
+from sfumato.evaluation import evaluate
 from sfumato.methods import Gan, Merf, Mixture
+from sfumato.methods.shards import sample_shards
 from sfumato.privacy import (
     Budget,
     FeatureMap,
@@ -33,6 +35,7 @@ from sfumato.privacy import (
 )
 from sfumato.privacy.bounding import summand_of
 from sfumato.privacy.memory import Remembered, RememberedRows
+from sfumato.report.grid import compare
 from sfumato.testing import adversarial_records, shuffled_records
 
 pytest.importorskip("ray", reason="the extra sfumato[ray] is not installed")
@@ -269,6 +272,46 @@ def test_a_fit_on_the_cluster_keeps_its_promise(method, cluster, tmp_path):
     promised = method(**method.TINY).promise(data.schema, Budget(epsilon=5.0, delta=1e-5))
     assert fitted.statement_.charges == promised.charges
     assert len(fitted.sample(20)) == 20
+
+
+# -- public work -------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def run_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs")
+    pixels = np.random.default_rng(0).integers(0, 256, (60, 1, 8, 8), dtype=np.uint8)
+    data = Dataset.from_arrays(pixels, np.arange(60) % 2, classes=2)
+    Merf(**Merf.TINY).fit(data, Budget(epsilon=5.0, delta=1e-5), out=folder / "run")
+    data.save(folder / "real.npz")
+    return folder
+
+
+def test_shards_drawn_on_the_cluster_are_those_drawn_here(cluster, run_folder, tmp_path):
+    here = sample_shards(run_folder / "run", tmp_path / "here", 250, size=100)
+    there = sample_shards(run_folder / "run", tmp_path / "there", 250, size=100, engine=RayEngine())
+    names = sorted(path.name for path in here.iterdir())
+    assert names == sorted(path.name for path in there.iterdir())
+    assert all((here / name).read_bytes() == (there / name).read_bytes() for name in names)
+
+
+def test_metrics_on_the_cluster_are_those_computed_here(cluster, run_folder):
+    data = load(run_folder / "real.npz")
+    metrics = ["accuracy.logreg", "prdc-pixels.recall", "accuracy.gnb", "prdc-pixels.precision"]
+    here = evaluate(data, data, metrics=metrics, seed=1)
+    there = evaluate(data, data, metrics=metrics, seed=1, engine=RayEngine())
+    assert [m.to_json() for m in here.metrics] == [m.to_json() for m in there.metrics]
+
+
+def test_cells_of_a_comparison_run_on_the_cluster(cluster, run_folder, tmp_path):
+    config = tmp_path / "few.toml"
+    real = run_folder / "real.npz"
+    config.write_text(
+        f'''train = "{real}"\ntest = "{real}"\nepsilons = [5.0]\ndelta = 1e-5\nseeds = [0, 1]\nsamples = 50
+metrics = ["accuracy.logreg"]\n[methods.merf]\nfeatures = 64\nsteps = 12\nbatch = 20\nhidden = 16\nblock = 16\n'''
+    )
+    outcome = compare(config, tmp_path / "out", engine=RayEngine())
+    assert (len(outcome.cells), outcome.failures) == (2, [])
 
 
 # -- what goes wrong ---------------------------------------------------------------------------------------------------

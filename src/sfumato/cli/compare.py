@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 
 from sfumato.cli.options import (
+    engine_option,
     out_option,
     output_options,
     progress_for,
@@ -26,10 +27,17 @@ from sfumato.cli.printing import print_json, print_table, say
     show_default="one a core",
     help="Processes at a time, at most one a core; each needs the memory of a fit.",
 )
+@engine_option
 @output_options
 @click.pass_context
 def compare(
-    context: click.Context, file: Path, out: Path, jobs: int | None, quiet: bool, as_json: bool
+    context: click.Context,
+    file: Path,
+    out: Path,
+    jobs: int | None,
+    engine: str | None,
+    quiet: bool,
+    as_json: bool,
 ) -> None:
     """Compare methods over ε and seeds on one data set, beside published numbers.
 
@@ -51,12 +59,13 @@ def compare(
     \b
     Example:
       sfumato compare examples/compare.toml --out runs/comparison
+      sfumato compare examples/compare.toml --out runs/comparison --engine ray:auto
     """
     from sfumato.report import comparison
     from sfumato.report.grid import compare as run
 
     config = comparison.read_config(file)
-    outcome = run(config, out, jobs=jobs, progress=progress_for(quiet))
+    outcome = run(config, out, jobs=jobs, engine=engine, progress=progress_for(quiet))
     if as_json:
         print_json(outcome.to_json())
     else:

@@ -450,11 +450,26 @@ def _trained_again(
     help="Of the labelled images that are drawn, keep this share: those that look most like their class. "
     "Meant for a generator's slips; try 0.75.",
 )
+@click.option(
+    "--shard-size",
+    type=click.IntRange(1),
+    help="Make PATH a folder of Parquet shards of so many records, each with a seed of its own; the same command again goes on "
+    "with those that are missing.  [default with --engine: 100,000]",
+)
+@engine_option
 @overwrite_option
 @quiet_option
 @debug_option
 def sample(
-    run: Path, n: int, out: Path, seed: int, keep: float, overwrite: bool, quiet: bool
+    run: Path,
+    n: int,
+    out: Path,
+    seed: int,
+    keep: float,
+    shard_size: int | None,
+    engine: str | None,
+    overwrite: bool,
+    quiet: bool,
 ) -> None:
     """Draw synthetic records from a finished RUN; this spends nothing, however many are drawn.
 
@@ -464,9 +479,13 @@ def sample(
       sfumato sample runs/first -n 1000 --out pictures/ --seed 1
       sfumato sample runs/first -n 1000 --out synthetic.parquet --overwrite
       sfumato sample runs/first -n 60000 --out clean.npz --keep 0.75
+      sfumato sample runs/first -n 10_000_000 --out shards/ --engine ray
     """
     from sfumato.methods import load
 
+    if engine is not None or shard_size is not None:
+        _sample_shards(run, n, out, seed, keep, shard_size, engine, overwrite, quiet)
+        return
     _check_sample_path(out, overwrite)
     synthesizer = load(run)
     with progress_for(quiet).stage(f"Sampling {n:,} records", n) as stage:
@@ -477,6 +496,37 @@ def sample(
         out
         if quiet
         else f"Made {out}: {n:,} synthetic records from {run} (seed {seed}); this cost nothing."
+    )
+
+
+def _sample_shards(
+    run: Path,
+    n: int,
+    out: Path,
+    seed: int,
+    keep: float,
+    size: int | None,
+    engine: str | None,
+    overwrite: bool,
+    quiet: bool,
+) -> None:
+    from sfumato.methods.shards import SHARD_SIZE, sample_shards
+
+    if out.suffix.lower() in (*FILE_FORMATS, *NOT_FORMATS) or overwrite:
+        raise BadInput(
+            "--engine and --shard-size make a folder of Parquet shards, which is never overwritten; give --out the name of a "
+            "new folder, or leave them out."
+        )
+    size = size or SHARD_SIZE
+    with progress_for(quiet).stage(f"Sampling {n:,} records", n) as stage:
+        sample_shards(
+            run, out, n, seed=seed, keep=keep, size=size, engine=engine, on_records=stage.advance
+        )
+    click.echo(
+        out
+        if quiet
+        else f"Made {out}: {n:,} synthetic records from {run} in {-(-n // size):,} Parquet shards (seed {seed}; shards.json has "
+        "that of each); this cost nothing."
     )
 
 

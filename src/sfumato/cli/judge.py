@@ -14,6 +14,7 @@ import click
 
 from sfumato import published
 from sfumato.cli.options import (
+    engine_option,
     facts_options,
     is_run,
     load_stated,
@@ -72,6 +73,7 @@ _show_real_option = click.option(
 )
 @_show_real_option
 @seed_option
+@engine_option
 @facts_options
 @output_options
 def evaluate(
@@ -83,6 +85,7 @@ def evaluate(
     train: str | None,
     show_real: str | None,
     seed: int,
+    engine: str | None,
     quiet: bool,
     as_json: bool,
     **facts: Any,
@@ -102,6 +105,7 @@ def evaluate(
     wanted = {
         "preset": preset,
         "metrics": [m.strip() for m in metrics.split(",") if m.strip()] if metrics else None,
+        "engine": engine,
     }
     run = Path(target) if is_run(Path(target)) else None
     if show_real is not None and run is None:

@@ -153,9 +153,19 @@ seed_option = click.option(
     default=0,
     help="Public randomness only; the noise never comes from a seed.",
 )
+
+
+def _known_engine(context: click.Context, option: click.Parameter, given: str | None) -> str | None:
+    # Before torch is imported; `engines.engine_of` makes it.
+    if given is not None and given != "local" and given.partition(":")[0] != "ray":
+        raise BadInput(f"There is no engine {given!r}; use local, ray, or ray:ADDRESS.")
+    return given
+
+
 engine_option = click.option(
     "--engine",
     metavar="NAME",
+    callback=_known_engine,
     help="Where the work runs: local (the default), ray (a cluster of this machine's cores), or ray:ADDRESS of a cluster that "
     "can read the same paths; the same numbers from each.",
 )

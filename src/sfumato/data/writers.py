@@ -103,7 +103,7 @@ def _save_npz(data: Dataset, path: Path, progress: Progress) -> None:
         facts: dict[str, Array] = {}
         if data.schema.labelled:
             facts = {"labels": np.concatenate(labels), "classes": np.array(data.schema.classes)}
-        stated = _written(data.schema, first.dtype).value_range
+        stated = written_schema(data.schema, first.dtype).value_range
         if stated is not None:
             facts["value_range"] = np.array(stated)
         for name, array in facts.items():
@@ -127,6 +127,13 @@ def _member(
 
 
 def _save_table(data: Dataset, path: Path, progress: Progress) -> None:
+    written = write_table(data, path, progress)
+    write_json(schema_beside(path), written.to_json())
+
+
+def write_table(data: Dataset, path: Path, progress: Progress | None = None) -> Schema:
+    """A .csv or .parquet file without the schema beside it, which is returned."""
+    progress = progress or Progress()
     text = path.suffix.lower() == ".csv"
     size = _size(data)
     first = next(data.batches(1)).values.numpy()
@@ -143,8 +150,7 @@ def _save_table(data: Dataset, path: Path, progress: Progress) -> None:
             labels = None if batch.labels is None else batch.labels.numpy()
             writer.write_batch(decode_rows(values, labels, data.schema, layout))
             stage.advance(len(batch))
-    written = _written(data.schema, np.dtype(np.uint8) if text else first.dtype)
-    write_json(schema_beside(path), written.to_json())
+    return written_schema(data.schema, np.dtype(np.uint8) if text else first.dtype)
 
 
 def _table_writer(path: Path, layout: Any, text: bool) -> Any:
@@ -185,7 +191,7 @@ def _save_folder(data: Dataset, path: Path, progress: Progress) -> None:
                 list(pool.map(_write_png, pixels, files))
                 start += len(batch)
                 stage.advance(len(batch))
-        written = _written(data.schema, np.dtype(np.uint8))
+        written = written_schema(data.schema, np.dtype(np.uint8))
         write_json(folder / "schema.json", written.to_json())
 
 
@@ -194,7 +200,7 @@ def _write_png(pixels: Array, file: Path) -> None:
     Image.fromarray(np.ascontiguousarray(picture)).save(file, "PNG")
 
 
-def _written(schema: Schema, dtype: np.dtype[Any]) -> Schema:
+def written_schema(schema: Schema, dtype: np.dtype[Any]) -> Schema:
     """The schema of what is written: bytes settle their range, floating point states its own."""
     if schema.kind != "images":
         return schema

@@ -29,6 +29,7 @@ from sklearn.exceptions import ConvergenceWarning
 from threadpoolctl import threadpool_limits
 
 from sfumato.data import Dataset, Schema
+from sfumato.engines import Engine, engine_of
 from sfumato.errors import BadInput, SfumatoError
 from sfumato.files import atomic_path, cache_folder
 from sfumato.progress import Progress, Stage
@@ -453,6 +454,7 @@ def evaluate(
     networks: Mapping[str, Features] | None = None,
     size_is_public: bool = False,
     seed: int = 0,
+    engine: Engine | str | None = None,
     progress: Progress | None = None,
 ) -> Evaluation:
     """Compare `synthetic` with `real`, a set of records that the synthesizer was not fitted to.
@@ -462,7 +464,7 @@ def evaluate(
     that the synthesizer WAS fitted to, read by the memorisation check only. `networks` replaces a pretrained network
     ("fid-inception", "lpips-alexnet") by another function of pixels. `size_is_public` says that the numbers of real records
     may be written down (never so under add-remove); without it they are told of named sets only. `seed` fixes everything
-    random.
+    random. With an `engine` ("ray", "ray:ADDRESS") each family of metrics is computed there, with the same numbers.
     """
     if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**32:
         raise BadInput(f"The seed is {seed!r}; pass a whole number from 0 to 4294967295.")
@@ -471,6 +473,10 @@ def evaluate(
         metrics = (*preset_metrics(preset, real.schema, train=train is not None), *named)
     chosen = _choose(metrics, real.schema, train is not None)
     progress = progress or Progress()
+    if engine is not None:
+        task = _Task(synthetic, real, train, networks, size_is_public, seed)
+        measured = _measured_on(engine, task, [info.name for info in chosen], progress)
+        return Evaluation(metrics=measured, n=len(synthetic), seed=seed)
     threads = torch.get_num_threads()
     comparison = Comparison(
         synthetic,
@@ -532,6 +538,48 @@ def evaluate(
     finally:
         torch.set_num_threads(threads)
     return Evaluation(metrics=found, n=len(synthetic), seed=seed)
+
+
+@dataclass(frozen=True)
+class _Task:
+    """The metrics of one family, wherever this runs: what they share is computed once for them."""
+
+    synthetic: Dataset
+    real: Dataset
+    train: Dataset | None
+    networks: Mapping[str, Features] | None
+    size_is_public: bool
+    seed: int
+
+    def __call__(self, names: Sequence[str]) -> tuple[Metric, ...]:
+        return evaluate(
+            self.synthetic,
+            self.real,
+            metrics=names,
+            train=self.train,
+            networks=self.networks,
+            size_is_public=self.size_is_public,
+            seed=self.seed,
+        ).metrics
+
+
+def _measured_on(
+    engine: Engine | str, task: _Task, names: Sequence[str], progress: Progress
+) -> tuple[Metric, ...]:
+    families: dict[str, list[str]] = {}
+    for name in names:
+        families.setdefault(name.split(".")[0], []).append(name)
+    found: dict[str, Metric] = {}
+    used = engine_of(engine)
+    try:
+        with progress.stage("Evaluating", float(len(names))) as stage:
+            for _, metrics in used.each(task, families.values()):
+                found |= {metric.name: metric for metric in metrics}
+                stage.advance(len(metrics))
+    finally:
+        if used is not engine:
+            used.close()
+    return tuple(found[name] for name in names)
 
 
 class _CancelledError(Exception):

@@ -34,6 +34,7 @@ from sfumato import published
 from sfumato._version import __version__
 from sfumato.data import find_named, load, schema_of
 from sfumato.data.inspection import refuse_implausible
+from sfumato.engines import Engine, engine_of
 from sfumato.errors import BadInput, CorruptArtifact, RunConflict, SfumatoError, out_of_resources
 from sfumato.evaluation import evaluate, list_metrics, preset_metrics
 from sfumato.files import read_json, write_json
@@ -57,9 +58,12 @@ def compare(
     out: Path | str,
     *,
     jobs: int | None = None,
+    engine: Engine | str | None = None,
     progress: Progress | None = None,
 ) -> Outcome:
     """Run the cells that `out` does not hold yet, in `jobs` processes (at most one a core), and write the comparison.
+
+    With an `engine` ("ray", "ray:ADDRESS") the cells run there instead; its machines must see the same paths.
 
     A cell that fails is a sentence in `failures`; it does not stop the others and is tried again next time.
     """
@@ -106,7 +110,10 @@ def compare(
         progress.note(f"{kept} of {len(cells)} cells were there already and are kept.")
     waiting = {key: cell for key, cell in cells.items() if key not in done}
     with progress.stage(f"Comparing on {config.data}", len(waiting) or 1) as stage:
-        run_cells(waiting, finished, min(jobs or 10**6, cores()))
+        if engine is None:
+            run_cells(waiting, finished, min(jobs or 10**6, cores()))
+        else:
+            _run_on(engine, waiting, finished)
 
     budget = Budget(epsilon=1.0, delta=config.delta, neighbours=Neighbours(config.neighbours))
     warning = budget.warning(size) if budget.neighbours.size_is_public else None
@@ -239,6 +246,20 @@ def run_cells(
         if _run_pool({key: cells[key]}, finished, 1, work):
             cause = "its process was ended from outside, most likely for lack of memory"
             finished(key, {"error": f"{cause}; use --jobs 1 or smaller settings.", "exit_code": 7})
+
+
+def _run_on(
+    engine: Engine | str,
+    cells: Mapping[str, Cell],
+    finished: Callable[[str, dict[str, Any]], None],
+) -> None:
+    used, keys = engine_of(engine), list(cells)
+    try:
+        for place, result in used.each(run_cell, cells.values()):
+            finished(keys[place], result)
+    finally:
+        if used is not engine:
+            used.close()
 
 
 def _run_pool(
