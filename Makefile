@@ -7,7 +7,7 @@
 VENV := .venv
 PY := $(VENV)/bin/python
 PYTHON ?=
-TEST_ARGS ?= -n auto
+TEST_ARGS ?= -n auto --dist loadgroup
 DEMO_OUT ?= runs/demo
 
 # One worker per core, one thread per worker: threads inside workers would fight over the cores.

@@ -10,6 +10,9 @@
 - `dpsgd`: a DP-SGD step against the same step without privacy, time and peak memory (Linux);
 - `evaluation`: `evaluate` on 60,000 real images of 28×28, and what its classifiers reach, which must be the known numbers;
 - `inception`: images a second of our Inception against the TorchScript file run plainly; then the FID of 5,000 images.
+- `scale`: records a second and core of every stage that sees each record, and peak memory, at 10⁴, 10⁵ and 10⁶ records;
+- `cluster`: what a Ray cluster on this machine costs and brings: its start, DP-MERF on 10⁶ rows by two workers against one, and
+  DP-SGD steps of several sizes against those without it.
 
 `--quick` takes small data and one round: it shows that a measurement runs, and its numbers mean nothing.
 """
@@ -470,6 +473,204 @@ def inception(rounds: int, quick: bool) -> None:
     )
 
 
+# Constants of scale: each stage in a fresh process with one thread, in seconds of processor time
+
+
+def made_images(folder: Path, n: int) -> Dataset:
+    """Pictures of 28×28 bytes in a .npy file, made a piece at a time."""
+    random, path = np.random.default_rng(0), folder / "images.npy"
+    pixels = np.lib.format.open_memmap(path, "w+", np.uint8, (n, 28, 28))
+    for start in range(0, n, 10_000):
+        some = pixels[start : start + 10_000]
+        some[:] = random.integers(0, 256, some.shape, dtype=np.uint8)
+    pixels.flush()
+    np.save(folder / "labels.npy", np.arange(n) % 10)
+    return sfumato.load(path, classes=10)
+
+
+def made_table(n: int, columns: int = 16) -> Dataset:
+    from sfumato.data import Column, Schema
+
+    names = [f"c{i}" for i in range(columns)]
+    schema = Schema(
+        kind="table",
+        columns=tuple(Column(name=name, kind="numerical", low=0, high=1) for name in names),
+        label="y",
+        classes=("no", "yes"),
+    )
+    rows = np.random.default_rng(0).random((n, columns), dtype=np.float32)
+    return Dataset.from_values(rows, np.arange(n) % 2, schema=schema)
+
+
+def stage_of(name: str, n: int, folder: Path) -> tuple[float, float]:
+    """Processor seconds and peak memory (GiB) of one stage over `n` records; called in a process of its own."""
+    from sfumato.data.inspection import refuse_implausible
+    from sfumato.engines import LocalEngine
+    from sfumato.generators.embedding import CountedByClass
+    from sfumato.privacy.bounding import summand_of
+    from sfumato.public.fourier import FourierFeatures
+    from sfumato.public.tabular import HeterogeneousFourier, encoding_of
+
+    torch.set_num_threads(1)
+    kind = name.partition(":")[0]
+    if kind in ("parquet", "csv"):
+        data = sfumato.load(folder / f"table.{kind}")
+    else:
+        data = sfumato.load(folder / "images.npy", classes=10)
+
+    def read() -> None:
+        for batch in data.batches(1024):
+            batch.values.sum()
+
+    def embed(features: int) -> None:
+        if data.schema.kind == "table":
+            fourier = FourierFeatures(16, features, (1.6, 0.16), seed=0)
+            phi = CountedByClass(HeterogeneousFourier(encoding_of(data.schema), fourier), 2)
+        else:
+            phi = CountedByClass(FourierFeatures(784, features, 127.0, seed=0), 10)
+        LocalEngine().total(data, summand_of(phi))
+
+    work: dict[str, Callable[[], Any]] = {
+        "npy:read": read,
+        "parquet:read": read,
+        "csv:read": read,
+        "parquet:look": lambda: refuse_implausible(data),
+        "npy:embed 1,000": lambda: embed(1_000),
+        "parquet:embed 2,000": lambda: embed(2_000),
+    }
+    began = time.process_time()
+    work[name]()
+    return time.process_time() - began, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+
+
+STAGES = {
+    "npy:read": "read a mapped .npy, 28×28 bytes",
+    "npy:embed 1,000": "embed it in 1,000 Fourier features",
+    "parquet:read": "read Parquet, 16 numbers",
+    "csv:read": "read CSV, 16 numbers",
+    "parquet:look": "look at Parquet before a fit",
+    "parquet:embed 2,000": "read Parquet, embed in 2,000 features",
+}
+
+
+def scale(rounds: int, quick: bool) -> None:
+    context = multiprocessing.get_context("spawn")
+    sizes = (1_000,) if quick else (10_000, 100_000, 1_000_000)
+    print("| stage | " + " | ".join(f"{n:,} records" for n in sizes) + " | peak memory, GiB |")
+    print("|---|" + "---|" * (len(sizes) + 1))
+    found: dict[str, list[tuple[float, float]]] = {name: [] for name in STAGES}
+    for n in sizes:
+        with tempfile.TemporaryDirectory() as place:
+            folder = Path(place)
+            made_images(folder, n)
+            table = made_table(n)
+            for ending in ("parquet", "csv"):
+                table.save(folder / f"table.{ending}")
+            del table
+            for name in STAGES:
+                measured = []
+                for _ in range(rounds if n < 10**6 else 1):
+                    with context.Pool(1) as pool:
+                        measured.append(pool.apply(stage_of, (name, n, folder)))
+                found[name].append((median(t for t, _ in measured), max(m for _, m in measured)))
+    for name, title in STAGES.items():
+        rates = " | ".join(f"{n / t:,.0f}/s" for n, (t, _) in zip(sizes, found[name], strict=True))
+        memory = " · ".join(f"{m:.2f}" for _, m in found[name])
+        print(f"| {title} | {rates} | {memory} |")
+    print(f"\nSeconds are of one core's time; load {os.getloadavg()[0]:.1f}.")
+
+
+# A cluster of this machine
+
+
+def critic_step(data: Dataset, engine: Any, rate: float) -> Callable[[], Any]:
+    from sfumato.privacy import GradientSum, Ledger, PrivateData
+
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        layers = (nn.Conv2d(1, 16, 3, 2), nn.ReLU(), nn.Conv2d(16, 32, 3, 2), nn.ReLU())
+        width = nn.Sequential(*layers, nn.Flatten())(torch.zeros(1, *data.schema.shape)).shape[1]
+        network = nn.Sequential(*layers, nn.Flatten(), nn.Linear(width, 10))
+    gradients = GradientSum(network, critic_loss, bound=1.0)
+    private = PrivateData(data, Ledger(Budget(epsilon=1e6, delta=1e-5)), engine=engine)
+    steps = private.poisson_steps(
+        rate, 10_000, 100.0, bound=gradients.enforced, label="critic", dimension=gradients.dim
+    )
+    return lambda: next(steps).noisy_gradient(gradients)
+
+
+def critic_loss(network: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    return functional.cross_entropy(network(x), y, reduction="none")
+
+
+def cluster(rounds: int, quick: bool) -> None:
+    from sfumato.engines import LocalEngine
+    from sfumato.engines.ray import RayEngine
+
+    clock = time.perf_counter
+    began = clock()
+    engine = RayEngine()
+    started = clock()
+    list(engine.each(abs, range(2 * (os.cpu_count() or 1))))
+    print(
+        f"start: cluster {started - began:.1f} s, its first workers {clock() - started:.1f} s "
+        f"(load {os.getloadavg()[0]:.1f})"
+    )
+    rows, features, steps = (2_000, 64, 5) if quick else (1_000_000, 2_000, 200)
+    data = made_table(rows)
+    budget = Budget(epsilon=1.0, delta=1e-9)
+
+    def fitted(used: Any) -> None:
+        sfumato.Merf(features=features, steps=steps).fit(data, budget, engine=used)
+
+    one, two = "one worker", "two workers"
+    taken = taking_turns(
+        {
+            one: lambda: fitted(RayEngine(partitions=1)),
+            two: lambda: fitted(RayEngine(partitions=2)),
+        },
+        rounds,
+        clock,
+        warm=0,
+    )
+    ratios = [a / b for a, b in zip(taken[one], taken[two], strict=True)]
+    print(
+        f"merf, {rows:,} rows, {features:,} features: {median(taken[one]):.1f} s by one worker, {median(taken[two]):.1f} s by "
+        f"two: {median(ratios):.2f}× ({min(ratios):.2f}–{max(ratios):.2f}, {rounds} turns, load {os.getloadavg()[0]:.1f})"
+    )
+    name = "digits" if quick else "fashion-mnist"
+    images = sfumato.load(f"{name}:train")
+    taken = taking_turns(
+        {
+            "local": lambda: sfumato.Merf(steps=5).fit(images, budget),
+            "ray": lambda: sfumato.Merf(steps=5).fit(images, budget, engine=engine),
+        },
+        rounds,
+        clock,
+        warm=0,
+    )
+    print(
+        f"merf on {name}, 5 steps of training: {median(taken['local']):.1f} s here with {torch.get_num_threads()} threads, "
+        f"{median(taken['ray']):.1f} s on the running cluster (load {os.getloadavg()[0]:.1f})"
+    )
+    print("| DP-SGD, expected sample | here | cluster | ratio |\n|---|---|---|---|")
+    for size in (64,) if quick else (64, 256, 1_024, 4_096, 16_384):
+        rate = size / len(images)
+        taken = taking_turns(
+            {
+                "here": critic_step(images, LocalEngine(), rate),
+                "cluster": critic_step(images, RayEngine(), rate),
+            },
+            3 if quick else 10,
+            clock,
+            warm=2,
+        )
+        here, there = (median(seconds) * 1e3 for seconds in taken.values())
+        print(f"| {size:,} | {here:.0f} ms | {there:.0f} ms | {here / there:.2f}× |")
+    print(f"\nload {os.getloadavg()[0]:.1f}")
+    engine.close()
+
+
 ROUNDS: dict[Callable[[int, bool], None], int] = {
     embedding: 5,
     noise: 5,
@@ -478,6 +679,8 @@ ROUNDS: dict[Callable[[int, bool], None], int] = {
     dpsgd: 15,
     evaluation: 1,
     inception: 4,
+    scale: 3,
+    cluster: 2,
 }
 
 

@@ -22,7 +22,7 @@ from sfumato.data import Batch, Dataset, Schema, load
 from sfumato.engines import LocalEngine, engine_of
 from sfumato.errors import BadInput, ClusterFailed
 from sfumato.evaluation import evaluate
-from sfumato.methods import Gan, Merf, Mixture
+from sfumato.methods import Gan, Merf, Mixture, find_methods
 from sfumato.methods.shards import sample_shards
 from sfumato.privacy import (
     Budget,
@@ -37,12 +37,22 @@ from sfumato.privacy.bounding import summand_of
 from sfumato.privacy.memory import Remembered, RememberedRows
 from sfumato.report.grid import compare
 from sfumato.testing import adversarial_records, shuffled_records
+from sfumato.testing.methods import BUDGET as BOTH
+from sfumato.testing.methods import cases_of
 
 pytest.importorskip("ray", reason="the extra sfumato[ray] is not installed")
 from sfumato.engines import ray as rays
 from sfumato.engines.ray import RayEngine
 
+# On one process of pytest-xdist: each would start a cluster of its own.
+pytestmark = pytest.mark.xdist_group("cluster")
+
 PARTITIONS = (1, 2, 7)
+METHODS = {
+    f"{name}, {'table' if case.table else 'images'}": case
+    for name, cls in find_methods().items()
+    for case in cases_of(cls)
+}
 PLAIN = Schema(kind="images", shape=(1, 2, 2), classes=("a", "b"))
 BUDGET = Budget(epsilon=1e3, delta=1e-5)
 
@@ -272,6 +282,14 @@ def test_a_fit_on_the_cluster_keeps_its_promise(method, cluster, tmp_path):
     promised = method(**method.TINY).promise(data.schema, Budget(epsilon=5.0, delta=1e-5))
     assert fitted.statement_.charges == promised.charges
     assert len(fitted.sample(20)) == 20
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_fits_on_the_cluster(name, cluster):
+    case = METHODS[name]
+    fitted = case.fit(engine=RayEngine(partitions=3))
+    assert fitted.statement_.charges == case.method().promise(case.data().schema, BOTH).charges
 
 
 # -- public work -------------------------------------------------------------------------------------------------------

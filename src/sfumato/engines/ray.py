@@ -75,6 +75,9 @@ class RayEngine:
         self._sum_part = self._ray.remote(**options)(_sum_part)
         self._added = self._ray.remote(**options)(_added)
         self._done = self._ray.remote(**options)(_done)
+        if self._started and address is None:
+            # Workers load torch while the fit is still looking at the data.
+            self._warm = [self._done.remote(abs, 0) for _ in range(self._cpus())]
 
     def total(
         self,
@@ -173,7 +176,8 @@ def _kind() -> tuple[str, ...]:
 
 
 def _package() -> Any:
-    # Before the package is loaded, which reads them then.
+    # Before the package is loaded, which reads them then: no report to its makers, no history of tasks and their times, and no
+    # warning about graphics cards.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_task_events_report_interval_ms", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
@@ -195,7 +199,7 @@ def _connect(ray: Any, address: str | None) -> None:
             # Private rows and totals stay in memory.
             "_system_config": {"automatic_object_spilling_enabled": False},
         }
-    with _handlers_kept():
+    with _undisturbed():
         try:
             ray.init(
                 **started, log_to_driver=False, configure_logging=False, logging_level=logging.ERROR
@@ -214,16 +218,17 @@ def _cores() -> int:
 
 
 @contextlib.contextmanager
-def _handlers_kept() -> Iterator[None]:
-    """Ray puts a handler of its own in the place of the program's."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.getsignal(signal.SIGTERM)
+def _undisturbed() -> Iterator[None]:
+    """Ray puts a handler of its own in the place of the program's, and has something to say when it starts."""
+    logger, main = logging.getLogger("ray"), threading.current_thread() is threading.main_thread()
+    level, handler = logger.level, signal.getsignal(signal.SIGTERM)
+    logger.setLevel(logging.ERROR)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        logger.setLevel(level)
+        if main:
+            signal.signal(signal.SIGTERM, handler)
 
 
 @contextlib.contextmanager
