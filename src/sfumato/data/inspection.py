@@ -7,7 +7,7 @@ is none of this: it counts for nothing behind the wall, silently, as the guarant
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -24,8 +24,12 @@ _OFF = 1 / 3
 _NEARLY_ALL = 0.99
 
 
-def refuse_implausible(data: Dataset, *, allow_empty: bool = False) -> None:
+def refuse_implausible(
+    data: Dataset, *, allow_empty: bool = False, total: Total | None = None
+) -> None:
     """Read `data` once and raise BadInput if it is plainly not what its schema states.
+
+    What is looked at are counts, so `total` may add them up wherever the records are (`Engine.total`).
 
     That is: in most records many numbers are not finite or lie outside the stated range; most labels are no
     stated class; a column is unreadable in most records; or, unless `allow_empty`, a class has no record.
@@ -34,18 +38,19 @@ def refuse_implausible(data: Dataset, *, allow_empty: bool = False) -> None:
     sound ones. The outcome is for the operator; it must not be published.
     """
     schema = data.schema
-    count = _Count(schema)
+    look = _Look(schema)
     source = data._source
     if isinstance(source, ArraySource) and source.stored.dtype == np.uint8 and not source.scale:
         # Bytes cannot leave their range, so labels alone are looked at.
         labels = data.labels
         if labels is None:
             return
-        count.add_labels(torch.from_numpy(labels))
+        count = _Count(schema, look.of_labels(torch.from_numpy(labels)))
+    elif total is not None:
+        count = _Count(schema, total(data, look))
     else:
-        # Large pictures a few at a time: nobody should need more memory to look than to learn.
-        for batch in data.batches(max(1, min(1024, _NUMBERS // schema.dim))):
-            count.add(batch)
+        batches = data.batches(look.rows_at_once)
+        count = _Count(schema, sum((look(batch) for batch in batches), look.none()))
     if count.records == 0:
         raise BadInput(f"{data.name} holds no record; check the path and the split.")
     if count.most(count.off_range):
@@ -55,7 +60,7 @@ def refuse_implausible(data: Dataset, *, allow_empty: bool = False) -> None:
             "state the range of the stored numbers by --range LOW HIGH or --bits N (value_range=, bits=)."
         )
     for column, off, empty in zip(schema.columns, count.off_column, count.empty, strict=True):
-        count.check_column(data.name, column, int(off), int(empty))
+        count.check_column(data.name, column, off, empty)
     if schema.labelled:
         if count.most(count.unknown):
             raise BadInput(
@@ -69,44 +74,58 @@ def refuse_implausible(data: Dataset, *, allow_empty: bool = False) -> None:
             )
 
 
-@dataclass
-class _Count:
-    schema: Schema
-    records: int = 0
-    off_range: int = 0
-    unknown: int = 0
+class _Look:
+    """What is counted of a batch, (numbers,) int64: see `_Count`, which takes it apart."""
 
-    def __post_init__(self) -> None:
-        self.seen = torch.zeros(self.schema.n_classes, dtype=torch.bool)
-        self.off_column = np.zeros(len(self.schema.columns), np.int64)
-        self.empty = np.zeros(len(self.schema.columns), np.int64)
+    def __init__(self, schema: Schema) -> None:
+        self.schema = schema
+        self.shape: tuple[int, ...] = (3 + schema.n_classes + 2 * len(schema.columns),)
+        # Large pictures a few at a time: nobody should need more memory to look than to learn.
+        self.rows_at_once = max(1, min(1024, _NUMBERS // schema.dim))
 
-    def add(self, batch: Batch) -> None:
-        if batch.labels is not None:
-            self.add_labels(batch.labels)
-        else:
-            self.records += len(batch)
+    def none(self) -> torch.Tensor:
+        return torch.zeros(self.shape, dtype=torch.int64)
+
+    def __call__(self, batch: Batch) -> torch.Tensor:
+        labels = batch.labels
+        found = self.none() if labels is None else self.of_labels(labels)
+        found[0] = len(batch)
         if self.schema.kind == "table":
-            self._add_table(batch.values)
+            found[3 + self.schema.n_classes :] = self._of_table(batch.values)
         elif batch.values.dtype != torch.uint8:
             rows = batch.values.flatten(1)
             inside = (rows >= 0.0) & (rows <= 1.0)  # false for NaN
-            self.off_range += int(((~inside).float().mean(1) > _OFF).sum())
+            found[1] = ((~inside).float().mean(1) > _OFF).sum()
+        return found
 
-    def add_labels(self, labels: torch.Tensor) -> None:
-        self.records += len(labels)
-        known = labels[labels >= 0]
-        self.unknown += len(labels) - len(known)
-        self.seen[known] = True
+    def of_labels(self, labels: torch.Tensor) -> torch.Tensor:
+        found, known = self.none(), labels[labels >= 0]
+        classes = self.schema.n_classes
+        found[0], found[2] = len(labels), len(labels) - len(known)
+        found[3 : 3 + classes] = torch.bincount(known, minlength=classes)[:classes]
+        return found
 
-    def _add_table(self, rows: torch.Tensor) -> None:
+    def _of_table(self, rows: torch.Tensor) -> torch.Tensor:
+        off, empty = torch.zeros(2, len(self.schema.columns), dtype=torch.int64)
         for index, column in enumerate(self.schema.columns):
             cells = rows[:, index]
-            empty = cells.isnan()
-            self.empty[index] += int(empty.sum())
+            empty[index] = cells.isnan().sum()
             if column.low is not None and column.high is not None:
-                off = (cells < np.float32(column.low)) | (cells > np.float32(column.high))
-                self.off_column[index] += int(off.sum())
+                beyond = (cells < np.float32(column.low)) | (cells > np.float32(column.high))
+                off[index] = beyond.sum()
+        return torch.cat([off, empty])
+
+
+# Adds up what `_Look` counts of the batches of a data set.
+Total = Callable[[Dataset, _Look], torch.Tensor]
+
+
+class _Count:
+    def __init__(self, schema: Schema, found: torch.Tensor) -> None:
+        self.records, self.off_range, self.unknown = found[:3].tolist()
+        of_classes, columns = found[3 : 3 + schema.n_classes], found[3 + schema.n_classes :]
+        self.seen = of_classes > 0
+        self.off_column, self.empty = columns.view(2, -1).tolist()
 
     def most(self, number: int) -> bool:
         return number >= 2 and 2 * number > self.records

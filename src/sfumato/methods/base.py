@@ -398,7 +398,9 @@ class Method(Learnt, Configured, ABC):
                 reservation = self._reserve(book, store, schema, budget)
             size = self._public_size(data, budget, earlier)
             if earlier is None:
-                refuse_implausible(data, allow_empty=allow_empty)
+                refuse_implausible(
+                    data, allow_empty=allow_empty, total=engine.total if engine else None
+                )
                 self._refuse_private(data, public)
             if reservation is not None:
                 reservation.recognise(data)
