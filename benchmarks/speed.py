@@ -4,7 +4,7 @@
 
 - `embedding`: the private embedding pass of all of Fashion-MNIST (10,000 random Fourier features, bounded, on the grid, summed by
   class: all that the wall does before noise) as a share of the machine's own f32 matrix-product peak;
-- `noise`: draws of the exact discrete Gaussian, on one thread and on all cores;
+- `noise`: draws of the exact discrete Gaussian, on one thread and on all cores, of fast normals, and of the coins of a sample;
 - `merf`: the whole DP-MERF fit against a plain implementation of the paper's recipe, which is timed on a slice and scaled up;
 - `mepf`: a DP-MEPF step against one forward and backward pass of its encoder and generator, which nobody can do without;
 - `dpsgd`: a DP-SGD step against the same step without privacy, time and peak memory (Linux);
@@ -27,6 +27,7 @@ import multiprocessing
 import os
 import resource
 import tempfile
+import threading
 import time
 import zipfile
 from collections.abc import Callable
@@ -119,7 +120,7 @@ def embedding(rounds: int, quick: bool) -> None:
 
 
 def noise(rounds: int, quick: bool) -> None:
-    from sfumato.privacy.noise import FastGaussian, discrete_gaussian
+    from sfumato.privacy.noise import FastGaussian, discrete_gaussian, poisson_mask
 
     draws, scale, fast = 2_000 if quick else 100_000, 3.73 * 2**18, FastGaussian()
     one, every = "exact, 1 thread", f"exact, {os.cpu_count()} threads"
@@ -128,13 +129,14 @@ def noise(rounds: int, quick: bool) -> None:
             one: lambda: discrete_gaussian(draws, scale, workers=1),
             every: lambda: discrete_gaussian(draws, scale),
             "fast": lambda: fast((20 * draws,), 3.73),
+            "Poisson coins": lambda: poisson_mask(20 * draws, 0.01),
         },
         rounds,
         time.perf_counter,
         warm=0,
     )
     for name, seconds in taken.items():
-        rates = [(20 * draws if name == "fast" else draws) / s for s in seconds]
+        rates = [(draws if name in (one, every) else 20 * draws) / s for s in seconds]
         middle, spread = median(rates), f"({min(rates):,.0f} to {max(rates):,.0f})"
         print(f"{name:18} {middle:14,.0f} draws/s  {spread}; a million in {1e6 / middle:.2f} s")
     ratios = (a / b for a, b in zip(taken[one], taken[every], strict=True))
@@ -502,6 +504,28 @@ def made_table(n: int, columns: int = 16) -> Dataset:
     return Dataset.from_values(rows, np.arange(n) % 2, schema=schema)
 
 
+class PeakMemory:
+    """The most memory (GiB) that this process had of its own, without pages of mapped files, which cost nothing (Linux)."""
+
+    def __enter__(self) -> PeakMemory:
+        self.peak, self._over = 0.0, threading.Event()
+        self._watcher = threading.Thread(target=self._watch)
+        self._watcher.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._watcher.join()
+
+    def _watch(self) -> None:
+        while True:
+            for line in Path("/proc/self/status").read_text().splitlines():
+                if line.startswith("RssAnon"):
+                    self.peak = max(self.peak, int(line.split()[1]) / 2**20)
+            if self._over.wait(0.05):
+                return
+
+
 def stage_of(name: str, n: int, folder: Path) -> tuple[float, float]:
     """Processor seconds and peak memory (GiB) of one stage over `n` records; called in a process of its own."""
     from sfumato.data.inspection import refuse_implausible
@@ -513,6 +537,14 @@ def stage_of(name: str, n: int, folder: Path) -> tuple[float, float]:
 
     torch.set_num_threads(1)
     kind = name.partition(":")[0]
+    if kind == "sample":
+        images = first(sfumato.load(folder / "images.npy", classes=10), 100)
+        merf = sfumato.Merf(features=64, steps=1).fit(images, Budget(epsilon=1.0, delta=1e-5))
+        merf.sample(10).save(folder / "few.parquet")  # what is loaded once
+        with PeakMemory() as memory:
+            began = time.process_time()
+            merf.sample(n).save(folder / "samples.parquet")
+        return time.process_time() - began, memory.peak
     if kind in ("parquet", "csv"):
         data = sfumato.load(folder / f"table.{kind}")
     else:
@@ -522,35 +554,42 @@ def stage_of(name: str, n: int, folder: Path) -> tuple[float, float]:
         for batch in data.batches(1024):
             batch.values.sum()
 
-    def embed(features: int) -> None:
+    def summand(features: int) -> Any:
         if data.schema.kind == "table":
             fourier = FourierFeatures(16, features, (1.6, 0.16), seed=0)
             phi = CountedByClass(HeterogeneousFourier(encoding_of(data.schema), fourier), 2)
         else:
             phi = CountedByClass(FourierFeatures(784, features, 127.0, seed=0), 10)
-        LocalEngine().total(data, summand_of(phi))
+        return summand_of(phi)
 
+    if "embed" in name:
+        phi = summand(int(name.split()[-1].replace(",", "")))
+        phi(next(data.batches(1024)))  # finds out, once, which batches this machine treats well
+    next(data.batches(1))  # what is loaded once
     work: dict[str, Callable[[], Any]] = {
         "npy:read": read,
         "parquet:read": read,
         "csv:read": read,
         "parquet:look": lambda: refuse_implausible(data),
-        "npy:embed 1,000": lambda: embed(1_000),
-        "parquet:embed 2,000": lambda: embed(2_000),
     }
-    began = time.process_time()
-    work[name]()
-    return time.process_time() - began, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    with PeakMemory() as memory:
+        began = time.process_time()
+        (work[name] if name in work else lambda: LocalEngine().total(data, phi))()
+    return time.process_time() - began, memory.peak
 
 
 STAGES = {
     "npy:read": "read a mapped .npy, 28×28 bytes",
     "npy:embed 1,000": "embed it in 1,000 Fourier features",
+    "npy:embed 10,000": "embed it in 10,000 Fourier features",
     "parquet:read": "read Parquet, 16 numbers",
     "csv:read": "read CSV, 16 numbers",
     "parquet:look": "look at Parquet before a fit",
     "parquet:embed 2,000": "read Parquet, embed in 2,000 features",
+    "sample:parquet": "draw 28×28 samples (merf) and write a Parquet shard",
 }
+# At a million these only take longer; a shard is never so large.
+SHORT = ("npy:embed 10,000", "sample:parquet")
 
 
 def scale(rounds: int, quick: bool) -> None:
@@ -568,13 +607,17 @@ def scale(rounds: int, quick: bool) -> None:
                 table.save(folder / f"table.{ending}")
             del table
             for name in STAGES:
+                if n > 100_000 and name in SHORT:
+                    continue
                 measured = []
                 for _ in range(rounds if n < 10**6 else 1):
                     with context.Pool(1) as pool:
                         measured.append(pool.apply(stage_of, (name, n, folder)))
                 found[name].append((median(t for t, _ in measured), max(m for _, m in measured)))
     for name, title in STAGES.items():
-        rates = " | ".join(f"{n / t:,.0f}/s" for n, (t, _) in zip(sizes, found[name], strict=True))
+        measured = list(zip(sizes, found[name], strict=False))
+        rates = " | ".join(f"{n / t:,.0f}/s" for n, (t, _) in measured)
+        rates += " | –" * (len(sizes) - len(measured))
         memory = " · ".join(f"{m:.2f}" for _, m in found[name])
         print(f"| {title} | {rates} | {memory} |")
     print(f"\nSeconds are of one core's time; load {os.getloadavg()[0]:.1f}.")
@@ -603,20 +646,37 @@ def critic_loss(network: nn.Module, x: Tensor, y: Tensor) -> Tensor:
     return functional.cross_entropy(network(x), y, reduction="none")
 
 
+def processor_seconds() -> float:
+    """Of this process and all that it started, down to the last (Linux)."""
+    times: dict[int, float] = {}
+    parents: dict[int, int] = {}
+    for place in Path("/proc").glob("[0-9]*"):
+        try:
+            fields = (place / "stat").read_text().rpartition(")")[2].split()
+        except OSError:  # gone meanwhile
+            continue
+        parents[int(place.name)] = int(fields[1])
+        times[int(place.name)] = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    ours = {os.getpid()}
+    while more := {child for child, parent in parents.items() if parent in ours} - ours:
+        ours |= more
+    return sum(times.get(process, 0.0) for process in ours)
+
+
 def cluster(rounds: int, quick: bool) -> None:
     from sfumato.engines import LocalEngine
     from sfumato.engines.ray import RayEngine
 
     clock = time.perf_counter
-    began = clock()
+    worked, began = processor_seconds(), clock()
     engine = RayEngine()
     started = clock()
     list(engine.each(abs, range(2 * (os.cpu_count() or 1))))
     print(
         f"start: cluster {started - began:.1f} s, its first workers {clock() - started:.1f} s "
-        f"(load {os.getloadavg()[0]:.1f})"
+        f"({processor_seconds() - worked:.1f} s of processor time in all, load {os.getloadavg()[0]:.1f})"
     )
-    rows, features, steps = (2_000, 64, 5) if quick else (1_000_000, 2_000, 200)
+    rows, features, steps = (2_000, 64, 5) if quick else (1_000_000, 2_000, 50)
     data = made_table(rows)
     budget = Budget(epsilon=1.0, delta=1e-9)
 

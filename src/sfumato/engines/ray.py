@@ -126,7 +126,8 @@ class RayEngine:
         if self._sent is None or self._sent[0]() is not rows or self._sent[1] != count:
             self._sent = None
             sent = [self._ray.put(rows.part(number, count)) for number in range(count)]
-            self._sent = (weakref.ref(rows), count, sent)
+            # Gone with the data set, though the engine may live on.
+            self._sent = (weakref.ref(rows, lambda _: setattr(self, "_sent", None)), count, sent)
         return self._sent[2]
 
 

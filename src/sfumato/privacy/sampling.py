@@ -1,9 +1,10 @@
 """A fresh Poisson sample of some rows, drawn where they are: what an engine sums over in one paid step.
 
-Every unit is in on its own coin of OS entropy, so where units are records the samples of parts, drawn part by part on whichever
-machines hold them, make up a sample of the whole. (Units of several records are drawn in one place.) Coins, samples and their sizes are PRIVATE: they live in the process that draws them while it
-sums, no seed of them exists, and nothing but the sum leaves it. The sum goes in pieces, so that an unlucky large sample costs
-time and not memory: a worker that ran out of it and was started again would draw smaller samples than were paid for.
+Every unit is in on its own coin of OS entropy. So where units are records, the samples of parts, drawn part by part on whichever
+machines hold them, make up a sample of the whole; units of several records, which may lie in several parts, are drawn in one
+place. Coins, samples and their sizes are PRIVATE: they live in the process that draws them while it sums, no seed of them exists,
+and nothing but the sum leaves it. The sum goes in pieces, so that an unlucky large sample costs time and not memory: a worker
+that ran out of it and was started again would draw smaller samples than were paid for.
 """
 
 from __future__ import annotations
