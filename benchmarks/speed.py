@@ -12,7 +12,8 @@
 - `inception`: images a second of our Inception against the TorchScript file run plainly; then the FID of 5,000 images.
 - `scale`: records a second and core of every stage that sees each record, and peak memory, at 10⁴, 10⁵ and 10⁶ records;
 - `cluster`: what a Ray cluster on this machine costs and brings: its start, DP-MERF on 10⁶ rows by two workers against one, and
-  DP-SGD steps of several sizes against those without it.
+  on Fashion-MNIST against none;
+- `cluster_steps`: DP-SGD steps of several sizes by two workers against one process.
 
 `--quick` takes small data and one round: it shows that a measurement runs, and its numbers mean nothing.
 """
@@ -646,7 +647,7 @@ def critic_loss(network: nn.Module, x: Tensor, y: Tensor) -> Tensor:
     return functional.cross_entropy(network(x), y, reduction="none")
 
 
-def processor_seconds() -> float:
+def processor_seconds() -> dict[int, float]:
     """Of this process and all that it started, down to the last (Linux)."""
     times: dict[int, float] = {}
     parents: dict[int, int] = {}
@@ -660,74 +661,91 @@ def processor_seconds() -> float:
     ours = {os.getpid()}
     while more := {child for child, parent in parents.items() if parent in ours} - ours:
         ours |= more
-    return sum(times.get(process, 0.0) for process in ours)
+    return {process: times[process] for process in ours if process in times}
+
+
+def longest_way(work: Callable[[], Any]) -> tuple[float, float]:
+    """Seconds, and processor seconds of this process and of the busiest other: what it takes where each has a core of its own."""
+    before, began = processor_seconds(), time.perf_counter()
+    work()
+    seconds, after = time.perf_counter() - began, processor_seconds()
+    spent = {process: after[process] - before.get(process, 0.0) for process in after}
+    own = spent.pop(os.getpid())
+    return seconds, own + max(spent.values(), default=0.0)
+
+
+def print_speed_up(
+    title: str, one: list[tuple[float, float]], two: list[tuple[float, float]]
+) -> None:
+    for what, place in (("seconds", 0), ("processor seconds on the longest way", 1)):
+        ratios = [a[place] / b[place] for a, b in zip(one, two, strict=True)]
+        first, second = (median(found[place] for found in some) for some in (one, two))
+        print(
+            f"{title}, {what}: {first:.1f} → {second:.1f}, {median(ratios):.2f}× ({min(ratios):.2f}–{max(ratios):.2f}, "
+            f"{len(ratios)} turns, load {os.getloadavg()[0]:.1f})"
+        )
 
 
 def cluster(rounds: int, quick: bool) -> None:
+    from sfumato.engines.ray import RayEngine
+
+    before, began = sum(processor_seconds().values()), time.perf_counter()
+    engine = RayEngine()
+    started = time.perf_counter()
+    list(engine.each(abs, range(2 * (os.cpu_count() or 1))))
+    ready = time.perf_counter()
+    worked = sum(processor_seconds().values()) - before
+    print(
+        f"start of a cluster: {started - began:.1f} s, and of its workers {ready - started:.1f} s; {worked:.1f} s of "
+        f"processor time in all (load {os.getloadavg()[0]:.1f})"
+    )
+    budget = Budget(epsilon=1.0, delta=1e-9)
+    one_worker, two_workers = RayEngine(partitions=1), RayEngine(partitions=2)
+    rows, features, steps = (2_000, 64, 5) if quick else (1_000_000, 2_000, 20)
+    table = made_table(rows)
+    name = "digits" if quick else "fashion-mnist"
+    images = sfumato.load(f"{name}:train")
+
+    def fit(data: Dataset, used: Any, **settings: int) -> tuple[float, float]:
+        method = sfumato.Merf(**settings)
+        return longest_way(lambda: method.fit(data, budget, engine=used))
+
+    one: list[tuple[float, float]] = []
+    two: list[tuple[float, float]] = []
+    for _ in range(rounds):
+        one.append(fit(table, one_worker, features=features, steps=steps))
+        two.append(fit(table, two_workers, features=features, steps=steps))
+    print_speed_up(f"merf, {rows:,} rows, from one worker to two", one, two)
+    here, there = [], []
+    for _ in range(rounds):
+        here.append(fit(images, None, steps=5))
+        there.append(fit(images, engine, steps=5))
+    print_speed_up(f"merf, {name}, from this process to the cluster", here, there)
+    engine.close()
+
+
+def cluster_steps(rounds: int, quick: bool) -> None:
     from sfumato.engines import LocalEngine
     from sfumato.engines.ray import RayEngine
 
-    clock = time.perf_counter
-    worked, began = processor_seconds(), clock()
+    torch.set_num_threads(1)  # as many as a worker has
     engine = RayEngine()
-    started = clock()
-    list(engine.each(abs, range(2 * (os.cpu_count() or 1))))
-    print(
-        f"start: cluster {started - began:.1f} s, its first workers {clock() - started:.1f} s "
-        f"({processor_seconds() - worked:.1f} s of processor time in all, load {os.getloadavg()[0]:.1f})"
-    )
-    rows, features, steps = (2_000, 64, 5) if quick else (1_000_000, 2_000, 50)
-    data = made_table(rows)
-    budget = Budget(epsilon=1.0, delta=1e-9)
-
-    def fitted(used: Any) -> None:
-        sfumato.Merf(features=features, steps=steps).fit(data, budget, engine=used)
-
-    one, two = "one worker", "two workers"
-    taken = taking_turns(
-        {
-            one: lambda: fitted(RayEngine(partitions=1)),
-            two: lambda: fitted(RayEngine(partitions=2)),
-        },
-        rounds,
-        clock,
-        warm=0,
-    )
-    ratios = [a / b for a, b in zip(taken[one], taken[two], strict=True)]
-    print(
-        f"merf, {rows:,} rows, {features:,} features: {median(taken[one]):.1f} s by one worker, {median(taken[two]):.1f} s by "
-        f"two: {median(ratios):.2f}× ({min(ratios):.2f}–{max(ratios):.2f}, {rounds} turns, load {os.getloadavg()[0]:.1f})"
-    )
-    name = "digits" if quick else "fashion-mnist"
-    images = sfumato.load(f"{name}:train")
-    taken = taking_turns(
-        {
-            "local": lambda: sfumato.Merf(steps=5).fit(images, budget),
-            "ray": lambda: sfumato.Merf(steps=5).fit(images, budget, engine=engine),
-        },
-        rounds,
-        clock,
-        warm=0,
-    )
-    print(
-        f"merf on {name}, 5 steps of training: {median(taken['local']):.1f} s here with {torch.get_num_threads()} threads, "
-        f"{median(taken['ray']):.1f} s on the running cluster (load {os.getloadavg()[0]:.1f})"
-    )
-    print("| DP-SGD, expected sample | here | cluster | ratio |\n|---|---|---|---|")
+    images = sfumato.load(f"{'digits' if quick else 'fashion-mnist'}:train")
+    print("| DP-SGD, expected sample | one process | two workers | ratio |\n|---|---|---|---|")
     for size in (64,) if quick else (64, 256, 1_024, 4_096, 16_384):
         rate = size / len(images)
         taken = taking_turns(
             {
                 "here": critic_step(images, LocalEngine(), rate),
-                "cluster": critic_step(images, RayEngine(), rate),
+                "cluster": critic_step(images, engine, rate),
             },
-            3 if quick else 10,
-            clock,
+            rounds,
+            time.perf_counter,
             warm=2,
         )
         here, there = (median(seconds) * 1e3 for seconds in taken.values())
         print(f"| {size:,} | {here:.0f} ms | {there:.0f} ms | {here / there:.2f}× |")
-    print(f"\nload {os.getloadavg()[0]:.1f}")
+    print(f"\nMedians of {rounds} turns; load {os.getloadavg()[0]:.1f}.")
     engine.close()
 
 
@@ -740,7 +758,8 @@ ROUNDS: dict[Callable[[int, bool], None], int] = {
     evaluation: 1,
     inception: 4,
     scale: 3,
-    cluster: 2,
+    cluster: 3,
+    cluster_steps: 15,
 }
 
 

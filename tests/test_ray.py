@@ -378,6 +378,12 @@ def test_totals_of_machines_of_different_kinds_are_not_added():
     assert rays._added((("a",), one), (("a",), other))[1].tolist() == [2, 2]
 
 
+def test_records_that_would_be_put_on_a_disk_are_refused(cluster):
+    pixels = np.zeros((130, 1, 1024, 1024), np.uint8)  # 130 of the 150 MiB that a raylet has
+    with pytest.raises(ClusterFailed, match="save them as a file"):
+        RayEngine(partitions=2).total(Dataset.from_arrays(pixels), summand_of(Pixels()))
+
+
 def test_engines_by_name():
     assert isinstance(engine_of(None), LocalEngine)
     assert isinstance(engine_of("local"), LocalEngine)

@@ -21,6 +21,7 @@ from sfumato.data.schema import Schema, ValueRange, checked_range, class_names, 
 from sfumato.data.sources import (
     Array,
     ArraySource,
+    MappedSource,
     Rows,
     Source,
     channels_first,
@@ -124,6 +125,14 @@ class Dataset:
                 "`indices` reach outside the data set; row numbers run from 0 to len − 1."
             )
         return self._batch(self._source.take(chosen))
+
+    @property
+    def in_memory(self) -> int:
+        """Bytes of the arrays that would travel with the rows; 0 where they are read from files."""
+        source = self._source
+        if not isinstance(source, ArraySource) or isinstance(source, MappedSource):
+            return 0
+        return source.stored.nbytes + (0 if source.labels is None else source.labels.nbytes)
 
     def part(self, number: int, parts: int) -> Dataset:
         """Part `number` of `parts`: records that follow each other, `Dataset.cuts` says which; read where it is asked for."""

@@ -50,6 +50,8 @@ _PARTS = 4
 # Totals that one task adds up.
 _TOGETHER = 8
 _RETRIES = 5
+# Of the object store, rows in memory take at most this share.
+_FULL = 0.8
 _Stamped = tuple[tuple[str, ...], Any]
 
 
@@ -121,11 +123,27 @@ class RayEngine:
     def _cpus(self) -> int:
         return max(1, int(self._ray.cluster_resources().get("CPU", 1)))
 
+    def _refuse_large(self, rows: Dataset) -> None:
+        """Rows in memory that the object store has no room for: Ray would put them on a disk."""
+        here = self._ray.get_runtime_context().get_node_id()
+        room = sum(
+            node["Resources"].get("object_store_memory", 0.0)
+            for node in self._ray.nodes()
+            if node["NodeID"] == here
+        )
+        if rows.in_memory > _FULL * room:
+            raise ClusterFailed(
+                "The records do not fit into the memory of the cluster's object store; save them as a file that its machines "
+                "can read, and give its path."
+            )
+
     def _parts(self, rows: Dataset, count: int) -> list[Any]:
         """The parts in the object store, from one sum to the next; those of the last data set only."""
         if self._sent is None or self._sent[0]() is not rows or self._sent[1] != count:
             self._sent = None
-            sent = [self._ray.put(rows.part(number, count)) for number in range(count)]
+            self._refuse_large(rows)
+            with _told():
+                sent = [self._ray.put(rows.part(number, count)) for number in range(count)]
             # Gone with the data set, though the engine may live on.
             self._sent = (weakref.ref(rows, lambda _: setattr(self, "_sent", None)), count, sent)
         return self._sent[2]
