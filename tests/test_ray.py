@@ -300,7 +300,7 @@ def run_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs")
     pixels = np.random.default_rng(0).integers(0, 256, (60, 1, 8, 8), dtype=np.uint8)
     data = Dataset.from_arrays(pixels, np.arange(60) % 2, classes=2)
-    Merf(**Merf.TINY).fit(data, Budget(epsilon=5.0, delta=1e-5), out=folder / "run")
+    Merf(**Merf.TINY).fit(data, Budget(epsilon=500.0, delta=1e-5), out=folder / "run")
     data.save(folder / "real.npz")
     return folder
 
@@ -325,7 +325,7 @@ def test_cells_of_a_comparison_run_on_the_cluster(cluster, run_folder, tmp_path)
     config = tmp_path / "few.toml"
     real = run_folder / "real.npz"
     config.write_text(
-        f'''train = "{real}"\ntest = "{real}"\nepsilons = [5.0]\ndelta = 1e-5\nseeds = [0, 1]\nsamples = 50
+        f'''train = "{real}"\ntest = "{real}"\nepsilons = [500.0]\ndelta = 1e-5\nseeds = [0, 1]\nsamples = 50
 metrics = ["accuracy.logreg"]\n[methods.merf]\nfeatures = 64\nsteps = 12\nbatch = 20\nhidden = 16\nblock = 16\n'''
     )
     outcome = compare(config, tmp_path / "out", engine=RayEngine())
