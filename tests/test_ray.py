@@ -29,16 +29,19 @@ from sfumato.privacy import (
     FeatureMap,
     GradientSum,
     Ledger,
+    OuterMap,
     PrivateData,
     RunStore,
     enforced_bound,
 )
 from sfumato.privacy.bounding import summand_of
 from sfumato.privacy.memory import Remembered, RememberedRows
+from sfumato.privacy.sampling import PoissonSum
+from sfumato.privacy.units import UnitRows
 from sfumato.report.grid import compare
 from sfumato.testing import adversarial_records, shuffled_records
 from sfumato.testing.methods import BUDGET as BOTH
-from sfumato.testing.methods import cases_of
+from sfumato.testing.methods import cases_of, small_images
 
 pytest.importorskip("ray", reason="the extra sfumato[ray] is not installed")
 from sfumato.engines import ray as rays
@@ -94,6 +97,16 @@ class Pixels(FeatureMap):
 
     def segment_of(self, batch: Batch) -> Tensor | None:
         return batch.labels
+
+
+class Symmetric(OuterMap):
+    left = right = 4
+    left_bound = right_bound = 1.5
+    symmetric = True
+
+    def factors(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        flat = batch.pixels().flatten(1)
+        return flat, flat
 
 
 # -- the same totals ---------------------------------------------------------------------------------------------------
@@ -163,6 +176,53 @@ def test_a_neighbour_moves_a_release_by_its_own_summand_in_any_partition(cluster
         others = [i for i in range(90) if i != place]
         moved = released(many, partitions) - released(maps.taken(many, others), partitions)
         assert torch.equal(moved, summand_of(phi)(maps.taken(many, [place])))
+
+
+def of_patients(size: int = 200) -> Dataset:
+    """Records of units of one to many, which lie all over the parts."""
+    data, random = numbers(size), np.random.default_rng(1)
+    whose = np.minimum(random.integers(0, 40, size), random.integers(0, 40, size))
+    return Dataset.from_arrays(data.images, data.labels, classes=("a", "b"), unit=whose, per_unit=3)
+
+
+def test_shares_of_units_go_with_their_records(cluster):
+    rows = UnitRows(of_patients())
+    for phi in (Pixels(), Symmetric()):
+        summand = summand_of(phi, rows.shares)
+        expected = LocalEngine().total(rows, summand)
+        for partitions in PARTITIONS:
+            found = RayEngine(partitions=partitions).total(rows, summand)
+            assert torch.equal(found, expected), f"{partitions} partitions"
+        # All of them in full would be another sum.
+        assert not torch.equal(LocalEngine().total(numbers(200), summand), expected)
+
+
+class Never(LocalEngine):
+    def total(self, rows, summand, *, on_fraction=None):
+        raise AssertionError("nothing may be divided here")
+
+
+def test_units_are_drawn_in_one_place_and_parts_of_them_cannot_be():
+    data, phi = of_patients(), Pixels()
+    paid = steps_of(data, Never(), rate=0.5, bound=enforced_bound(phi), dim=8, steps=1)
+    assert next(paid).noisy_sum(phi).shape == (2, 4)
+    with pytest.raises(AssertionError, match="divided here"):
+        next(
+            steps_of(numbers(), Never(), rate=0.5, bound=enforced_bound(phi), dim=8, steps=1)
+        ).noisy_sum(phi)
+    rows = UnitRows(data)
+    with pytest.raises(TypeError, match="whose records"):
+        next(PoissonSum(summand_of(phi, rows.shares), 0.5).batches(rows.part(0, 3)))
+    with pytest.raises(BadInput, match="several parts"):
+        data.part(0, 3)
+
+
+def test_a_fit_for_patients_on_the_cluster(cluster):
+    case = METHODS["merf, images"]
+    pixels = small_images(60)
+    data = Dataset.from_arrays(pixels.images, pixels.labels, classes=3, unit=np.arange(60) // 2)
+    fitted = case.method().fit(data, BOTH, engine=RayEngine(partitions=3))
+    assert fitted.statement_.unit == data.unit
 
 
 # -- paid steps --------------------------------------------------------------------------------------------------------

@@ -398,9 +398,9 @@ class Method(Learnt, Configured, ABC):
                 reservation = self._reserve(book, store, schema, budget)
             size = self._public_size(data, budget, earlier)
             if earlier is None:
-                refuse_implausible(
-                    data, allow_empty=allow_empty, total=engine.total if engine else None
-                )
+                # With units the rows are divided inside the wall only, where their shares go with them.
+                total = engine.total if engine is not None and data.units is None else None
+                refuse_implausible(data, allow_empty=allow_empty, total=total)
                 self._refuse_private(data, public)
             if reservation is not None:
                 reservation.recognise(data)
