@@ -42,10 +42,12 @@ def refuse_implausible(
     source = data._source
     if isinstance(source, ArraySource) and source.stored.dtype == np.uint8 and not source.scale:
         # Bytes cannot leave their range, so labels alone are looked at.
-        labels = data.labels
-        if labels is None:
+        if source.labels is None or not schema.labelled:
             return
-        count = _Count(schema, look.of_labels(torch.from_numpy(labels)))
+        some = range(0, len(source), _NUMBERS)
+        pieces = (data._codes(source.labels[start : start + _NUMBERS]) for start in some)
+        found = (look.of_labels(piece) for piece in pieces if piece is not None)
+        count = _Count(schema, sum(found, look.none()))
     elif total is not None:
         count = _Count(schema, total(data, look))
     else:
