@@ -87,7 +87,9 @@ def fingerprint(data: Dataset, key: bytes) -> str:
     rows, kind = np.concatenate(found), b""
     if data.units is not None:
         rows, kind = _by_unit(rows, data.units.codes(len(rows)), key), b"units"
-    return hashlib.blake2b(np.sort(rows).tobytes(), key=key, digest_size=32, person=kind).hexdigest()
+    return hashlib.blake2b(
+        np.sort(rows).tobytes(), key=key, digest_size=32, person=kind
+    ).hexdigest()
 
 
 def _by_unit(rows: Digests, unit_of: Array, key: bytes) -> Digests:
