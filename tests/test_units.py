@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
+import shutil
+import sqlite3
 from dataclasses import replace
 from pathlib import Path
 
@@ -438,6 +441,13 @@ def test_a_run_says_whom_it_protects_and_not_how_many_records_there_are(tmp_path
     again = tmp_path / "again"
     succeed("fit", "merf", "--from-release", out, "--set", "steps=3", "--out", again)
     assert json.loads((again / "statement.json").read_text())["unit"] == "one patient"
+    changed = tmp_path / "changed"
+    shutil.copytree(out, changed)
+    with contextlib.closing(sqlite3.connect(changed / "run.sqlite")) as db, db:
+        db.execute(
+            "UPDATE facts SET value = replace(value, '\"at_most\": 4', '\"at_most\": 1') WHERE name = 'config'"
+        )
+    assert "protects others than the settings say" in refused(5, "report", changed)
     succeed("fit", "merf", *facts, *budget, *who, *tiny, "--out", out, "--resume")
     sentence = refused(6, "fit", "merf", *facts, *budget, *tiny, "--out", out, "--resume")
     assert "begun with other settings (unit)" in sentence
