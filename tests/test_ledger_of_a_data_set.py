@@ -264,6 +264,44 @@ def test_other_data_are_refused_and_the_reservation_is_given_back(ledger, tmp_pa
     assert sorted(p.name for p in ledger.iterdir()) == [LEDGER]
 
 
+def of_persons(unit) -> Dataset:
+    data = pictures()
+    return Dataset.from_arrays(data.images[:, 0], data.labels, classes=2, unit=unit)
+
+
+def test_runs_that_protect_others_do_not_add_up_in_one_ledger(ledger):
+    persons = np.arange(len(pictures())) // 3
+    merf().fit(of_persons(persons), Budget(epsilon=0.5, delta=DELTA), ledger=ledger)
+    before = spent(ledger)
+    for other in (pictures(), of_persons(persons[::-1] // 2), of_persons(np.roll(persons, 1))):
+        with pytest.raises(BadInput, match="with other units"):
+            merf().fit(other, Budget(epsilon=0.5, delta=DELTA), ledger=ledger)
+    assert (spent(ledger), states(ledger)) == (before, ["finished"])
+    # What the persons are called, and the order of records, is nothing.
+    order = np.random.default_rng(2).permutation(len(persons))
+    data = pictures()
+    same = Dataset.from_arrays(
+        data.images[order, 0], data.labels[order], classes=2, unit=[f"p{i}" for i in persons[order]]
+    )
+    merf().fit(same, Budget(epsilon=0.5, delta=DELTA), ledger=ledger)
+    assert len(states(ledger)) == 2
+
+
+def test_a_record_without_a_unit_is_refused_before_anything_is_paid(tmp_path):
+    limit = Budget(epsilon=1, delta=DELTA, neighbours="add-remove")
+    folder = tmp_path / "ledger"
+    DataSetLedger.make(folder, limit).close()
+    (tmp_path / "t.csv").write_text("who,x\n" + "a,0.5\n" * 20 + ",0.2\n")
+    schema = sfumato.Schema.from_json(
+        {"kind": "table", "columns": [{"name": "x", "kind": "numerical", "low": 0, "high": 1}]}
+    )
+    method = sfumato.get_method("mixture")
+    data = sfumato.load(tmp_path / "t.csv", schema=schema, unit="who")
+    with pytest.raises(BadInput, match="Some records have no 'who'"):
+        method(**method.TINY).fit(data, limit, out=tmp_path / "run", ledger=folder)
+    assert (spent(folder), states(folder)) == (0.0, [])
+
+
 def test_a_refused_first_run_leaves_no_fingerprint(ledger):
     images = pictures(seed=1).images[:, 0]
     lopsided = Dataset.from_arrays(images, np.zeros(len(images), int), classes=2)

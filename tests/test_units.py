@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
+import shutil
+import sqlite3
 from dataclasses import replace
 from pathlib import Path
 
@@ -312,6 +315,7 @@ def test_units_of_tables_and_arrays(tmp_path):
         ({"unit": "folder"}, "Some records have no folder of their own"),
         ({"unit": r"person(\d+)", "per_unit": 0}, "At most 1 to 256 records"),
         ({"unit": r"person(\d+)", "per_unit": 1000}, "At most 1 to 256 records"),
+        ({"unit": "(person\udcff)"}, "What a unit is called must be text in UTF-8"),
         ({"per_unit": 5}, "say by --unit what a unit is"),
         ({"unit": np.zeros(3)}, "`unit` must be a flat array"),
         ({"unit": ["a"] * 21 + [None]}, "`unit` must be a flat array"),
@@ -338,6 +342,56 @@ def test_missing_and_unknown_units_are_refused_without_a_cell(tmp_path):
         load(tmp_path / "a.npz", unit="who")
     with pytest.raises(BadInput, match="does not say what a unit 'else' is"):
         load(tmp_path / "a.npz", unit="else")
+
+
+NUMBERS = Schema.from_json(
+    {"kind": "table", "columns": [{"name": "x", "kind": "numerical", "low": 0, "high": 1}]}
+)
+
+
+def test_blanks_around_a_name_make_no_other_person(tmp_path):
+    (tmp_path / "t.csv").write_text('who,x\n7,0.1\n 7,0.1\n7 ,0.1\n"7",0.1\n07,0.1\n')
+    assert sizes(load(tmp_path / "t.csv", schema=NUMBERS, unit="who")) == [1, 4]
+
+
+@pytest.mark.parametrize("cell", ["NA", "nan", "null", "?", "None", "  "])
+def test_a_unit_that_is_written_as_missing_is_nobody(tmp_path, cell):
+    (tmp_path / "t.csv").write_text(f"who,x\na,0.1\n{cell},0.1\n{cell},0.1\n")
+    with pytest.raises(BadInput, match="Some records have no 'who'"):
+        size_of(load(tmp_path / "t.csv", schema=NUMBERS, unit="who"))
+    pixels = np.zeros((3, 4, 4), np.uint8)
+    for values in (["a", cell, cell], np.array([b"a", b"", b""]), ["a", float("nan"), "b"]):
+        with pytest.raises(BadInput, match="Some records have no 'unit'"):
+            Dataset.from_arrays(pixels, unit=values)
+
+
+@pytest.mark.parametrize(
+    ("cells", "sentence"),
+    [
+        (pa.array([[1], [1]]), "something else than numbers or text"),
+        (pa.array([{"a": 1}, {"a": 2}]), "something else than numbers or text"),
+        (pa.array([2**62, 1], pa.timestamp("us")), "not a table"),
+        (pa.array([b"", b"a"]), "Some records have no 'who'"),
+    ],
+)
+def test_cells_that_tell_no_unit_are_refused_without_a_cell(tmp_path, cells, sentence):
+    pq.write_table(pa.table({"x": [0.1] * 2, "who": cells}), tmp_path / "t.parquet")
+    with pytest.raises(BadInput, match=sentence) as error:
+        size_of(load(tmp_path / "t.parquet", schema=NUMBERS, unit="who"))
+    assert str(2**62) not in str(error.value)
+    assert error.value.__context__ is None or error.value.__suppress_context__
+
+
+def test_of_two_columns_of_one_name_none_tells_the_unit(tmp_path):
+    (tmp_path / "t.csv").write_text("who,who,x\n1,2,0.1\n1,3,0.1\n")
+    with pytest.raises(BadInput, match="has two columns 'who'"):
+        load(tmp_path / "t.csv", schema=NUMBERS, unit="who")
+
+
+@pytest.mark.parametrize("rule", ["(a){99999999999}", "(" * 5000 + ")" * 5000])
+def test_a_rule_beyond_counting_is_refused(tmp_path, rule):
+    with pytest.raises(BadInput, match="no regular expression"):
+        load(scans(tmp_path / "scans"), image_size=8, channels=1, unit=rule)
 
 
 # -- runs --------------------------------------------------------------------------------------------------------------------
@@ -387,6 +441,13 @@ def test_a_run_says_whom_it_protects_and_not_how_many_records_there_are(tmp_path
     again = tmp_path / "again"
     succeed("fit", "merf", "--from-release", out, "--set", "steps=3", "--out", again)
     assert json.loads((again / "statement.json").read_text())["unit"] == "one patient"
+    changed = tmp_path / "changed"
+    shutil.copytree(out, changed)
+    with contextlib.closing(sqlite3.connect(changed / "run.sqlite")) as db, db:
+        db.execute(
+            "UPDATE facts SET value = replace(value, '\"at_most\": 4', '\"at_most\": 1') WHERE name = 'config'"
+        )
+    assert "protects others than the settings say" in refused(5, "report", changed)
     succeed("fit", "merf", *facts, *budget, *who, *tiny, "--out", out, "--resume")
     sentence = refused(6, "fit", "merf", *facts, *budget, *tiny, "--out", out, "--resume")
     assert "begun with other settings (unit)" in sentence

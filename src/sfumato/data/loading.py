@@ -106,6 +106,8 @@ def _units(data: Dataset, spec: str | Path, unit: Any, per_unit: int | None) -> 
     if isinstance(source, TableFile):
         if unit not in source.header:
             raise BadInput(f"{spec} has no column {unit!r}; name one that tells the unit (--unit).")
+        if source.header.count(unit) > 1:
+            raise BadInput(f"{spec} has two columns {unit!r}; rename or remove one.")
         about = unit_of(unit, f"the column {unit!r}", per_unit)
         return Units(about, lambda: by_column(source.cells(unit), unit), data.name)
     path = Path(spec)

@@ -22,6 +22,8 @@ ValueRange = tuple[float, float]
 # More is a slip of the pen or a file made to exhaust the memory, and is refused before anything is allocated.
 MOST_NUMBERS = 1 << 24  # in one record
 MOST_CLASSES = 1 << 16
+# What stands for an empty cell among numbers in text, and tells no unit. An empty category is none of the categories.
+MISSING = ("", "?", "NA", "N/A", "NaN", "nan", "null", "NULL", "None")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -29,13 +29,11 @@ import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
-from sfumato.data.schema import Column, Schema, ValueRange
+from sfumato.data.schema import MISSING, Column, Schema, ValueRange
 from sfumato.data.sources import Array, Rows, Scale, StreamSource, pixel_scale
 from sfumato.errors import BadInput, SfumatoError
 
 LABEL = "label"
-# What stands for an empty cell among the numbers of a .csv. An empty category is none of the categories.
-_MISSING = ("", "?", "NA", "N/A", "NaN", "nan", "null", "NULL", "None")
 # A .csv is read so many bytes at a time, and no line may be longer than the second number (or 64 a column).
 CSV_BYTES = 1 << 18
 _LINE_BYTES = 1 << 20
@@ -350,7 +348,9 @@ class TableFile(StreamSource):
     def cells(self, name: str) -> Iterator[Any]:
         """One column, whether the schema has it or not: text in a .csv, else as it is stored."""
         for piece in self._pieces(PARQUET_ROWS, {name: pa.string()}):
-            yield from piece.column(name).to_pylist()
+            with _Reading(self.path):
+                cells = piece.column(name).to_pylist()
+            yield from cells
 
     @property
     def header(self) -> tuple[str, ...]:
@@ -546,7 +546,7 @@ class TableFile(StreamSource):
         convert = pa_csv.ConvertOptions(
             column_types={places[name]: kind for name, kind in kinds.items()},
             include_columns=[places[name] for name in kinds],
-            null_values=list(_MISSING),
+            null_values=list(MISSING),
             strings_can_be_null=False,
         )
         rows = 0

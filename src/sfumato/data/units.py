@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from sfumato.data.schema import MISSING
 from sfumato.data.sources import Array
 from sfumato.errors import BadInput
 
@@ -97,6 +98,12 @@ def unit_of(name: str, read_from: str, at_most: int | None) -> Unit:
         raise BadInput(
             f"At most 1 to {MOST_PER_UNIT} records of a unit may count, not {most!r}; correct --per-unit (per_unit=)."
         )
+    try:
+        read_from.encode()
+    except UnicodeEncodeError:
+        raise BadInput(
+            "What a unit is called must be text in UTF-8; correct --unit (unit=)."
+        ) from None
     return Unit(name.removesuffix("_id") or name, read_from, most)
 
 
@@ -107,11 +114,22 @@ def missing(what: str) -> BadInput:
 
 
 def by_column(values: Iterable[Any], column: str) -> Iterable[Hashable]:
-    """Cells of a column as keys; a missing one is refused."""
+    """Cells of a column as keys, blanks around text aside; a missing one is refused, however it is written.
+
+    Records of nobody in particular must not become one person: each of them would be protected as a part of it only.
+    """
     for value in values:
-        if value is None or value == "" or value != value:
+        key = value.strip() if isinstance(value, (str, bytes)) else value
+        try:
+            absent = key is None or key == b"" or bool(key != key)
+            hash(key)
+        except (TypeError, ValueError):
+            raise BadInput(
+                f"{column!r} holds something else than numbers or text, which tells no unit; convert it."
+            ) from None
+        if absent or (isinstance(key, str) and key in MISSING):
             raise missing(f"{column!r}")
-        yield value
+        yield key
 
 
 class PathRule:
@@ -125,7 +143,7 @@ class PathRule:
             return
         try:
             self._pattern = re.compile(rule)
-        except re.error as error:
+        except (re.error, OverflowError, RecursionError) as error:
             raise BadInput(
                 f"--unit {rule!r} is no regular expression ({error}); for example --unit 'patient_(\\d+)'."
             ) from None

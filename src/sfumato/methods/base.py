@@ -468,7 +468,9 @@ class Method(Learnt, Configured, ABC):
             return earlier.config["data"]["size"]
         if len(data) == 0:
             raise BadInput("The data set holds no record; check the path and the split.")
-        return size_of(data) if budget.neighbours.size_is_public else None
+        # Read even where it is private: a record without a unit stops the fit now, while nothing is paid.
+        size = size_of(data)
+        return size if budget.neighbours.size_is_public else None
 
     def _begin(
         self,

@@ -102,9 +102,12 @@ class SavedRun:
 
     @cached_property
     def unit(self) -> Unit:
-        """What the unit of privacy is."""
+        """What the unit of privacy is, in the settings and in the statement alike."""
+        told = self.config.get("unit")
+        if told != self.statement_json.get("units"):
+            raise self._damaged("the statement", "it protects others than the settings say")
         try:
-            return Unit.from_json(self.config.get("unit"))
+            return Unit.from_json(told)
         except BadInput as error:
             raise self._damaged("config.json", f"its unit: {error}") from error
 

@@ -26,7 +26,9 @@ copies of an unfinished run one can go on: the others hold an old turn and are r
 copying; nobody has seen those answers but who looks into the folder that was left.
 
 **The ledger knows its data** by a keyed fingerprint of the rows as methods see them (`overlap.fingerprint`), in any order,
-labels left out: the same pictures filed under other classes are the same people. It and its key never leave the file.
+labels left out: the same pictures filed under other classes are the same people. Whose they are, where units are stated, is part
+of it: charges of runs that protect records and of runs that protect persons bound different things, and are not composed. It and
+its key never leave the file.
 
 PRIVATE: the file (mode 0600, its folder 0700): fingerprint, key, and which runs were refused or given up, which may depend
 on the records. PUBLIC by the guarantee: the limit, the plans, what they cost. No clock is kept. Whoever may write the file
@@ -552,7 +554,8 @@ class Reservation:
             elif not hmac.compare_digest(str(known), found):
                 raise BadInput(
                     f"{data.name} is not the data that the ledger in {ledger.folder} was begun with (or is read with another "
-                    "size or schema); nothing was asked. Give the same data, or make a ledger for these."
+                    "size or schema, or with other units: what protects records and what protects persons does not add up); "
+                    "nothing was asked. Give the same data and --unit, or make a ledger for these."
                 )
 
     def begin(self) -> None:

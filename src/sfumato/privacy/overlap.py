@@ -31,6 +31,7 @@ import numpy as np
 import torch
 
 from sfumato.data import Batch, Dataset
+from sfumato.data.sources import Array
 from sfumato.errors import BadInput, CorruptArtifact
 from sfumato.files import cache_folder, sha256_of
 
@@ -79,10 +80,27 @@ def fingerprint(data: Dataset, key: bytes) -> str:
     """Of the rows as methods see them, whatever their order and labels; of no use to anyone without `key`. Reads `data` once.
 
     A keyed digest of the sorted keyed digests of all rows, 16 bytes a record while it is worked out. PRIVATE, like the key.
+    Where units are stated it is of units, each by its rows, whatever they are called: the same rows divided among other
+    persons have another fingerprint, since what is charged for them protects others.
     """
     found = [np.empty(0, _DIGEST), *_digests(data, key, blanks=True)]
-    rows = np.sort(np.concatenate(found))
-    return hashlib.blake2b(rows.tobytes(), key=key, digest_size=32).hexdigest()
+    rows, kind = np.concatenate(found), b""
+    if data.units is not None:
+        rows, kind = _by_unit(rows, data.units.codes(len(rows)), key), b"units"
+    return hashlib.blake2b(
+        np.sort(rows).tobytes(), key=key, digest_size=32, person=kind
+    ).hexdigest()
+
+
+def _by_unit(rows: Digests, unit_of: Array, key: bytes) -> Digests:
+    """A digest for each unit, of those of its rows in whatever order."""
+    order = np.lexsort((rows, unit_of))
+    ends = np.cumsum(np.bincount(unit_of))[:-1]
+    each = (
+        hashlib.blake2b(mine.tobytes(), key=key, digest_size=_SIZE, person=b"unit").digest()
+        for mine in np.split(rows[order], ends)
+    )
+    return np.frombuffer(b"".join(each), _DIGEST)
 
 
 # -- digests ------------------------------------------------------------------------------------------------------
