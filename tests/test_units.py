@@ -143,6 +143,19 @@ def test_neighbour_all_images_of_a_unit_move_a_sum_by_at_most_the_bound(
     assert float(moved.norm()) <= phi.replace_ratio * enforced_bound(phi)
 
 
+@pytest.mark.parametrize("phi", [Pixels(), Squares()], ids=["filed", "product"])
+@pytest.mark.parametrize("at_most", [1, 64])
+def test_neighbour_units_whose_shares_were_lost_are_refused(phi, at_most):
+    rows = UnitRows(images(np.repeat(np.arange(3), 2), at_most))
+    batch, summand = rows.take(np.arange(6)), summand_of(phi, rows.shares)
+    assert batch.shares is not None
+    for shares in (None, batch.shares[:1], batch.shares * 2 * SHARES, -batch.shares):
+        with pytest.raises(ValueError, match=r"share|counts for more"):
+            summand(replace(batch, shares=shares))
+    with pytest.raises(ValueError, match="share"):
+        summand_of(phi)(batch)
+
+
 def test_the_sum_is_over_the_means_of_units():
     unit_of = np.array([0, 1, 0, 2, 1, 0, 0, 2])
     data = images(unit_of)
@@ -402,7 +415,7 @@ def test_a_run_says_whom_it_protects_and_not_how_many_records_there_are(tmp_path
     out = tmp_path / "run"
     facts = ("--data", folder, "--image-size", 8, "--channels", 1)
     who = ("--unit", r"(?P<patient>person\d+)", "--per-unit", 4)
-    budget = ("--epsilon", 1, "--delta", 1e-4)
+    budget = ("--epsilon", 30, "--delta", 1e-4)  # no noise can lose a class
     tiny = ("--set", "features=20", "--set", "steps=2")
     planned = succeed("plan", "merf", *facts, *budget, *who, *tiny).output
     assert "one patient with all its records is left out" in planned

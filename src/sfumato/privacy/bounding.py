@@ -237,7 +237,7 @@ _MET: dict[str, dict[Any, _Found]] = {}
 
 
 def _arrived(
-    kind: Callable[[Any, int], _Rounded], phi: RecordMap, shares: int, name: str
+    kind: Callable[[Any, int | None], _Rounded], phi: RecordMap, shares: int | None, name: str
 ) -> _Rounded:
     if len(_MET) > _MOST_MET:
         _MET.clear()
@@ -254,9 +254,10 @@ class _Rounded(ABC):
 
     phi: RecordMap
 
-    def __init__(self, width: int, shares: int) -> None:
+    def __init__(self, width: int, shares: int | None) -> None:
         self.rows_at_once: int = _most_rows(width)
-        self._shares = shares  # of a unit; a record counts as many times as it has of them
+        # Of a unit, where a record counts as many times as it has of them; None: a record is a unit, and has none.
+        self._shares = shares
         self._sizes: dict[Any, tuple[int, ...]] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -332,12 +333,12 @@ class BoundedSum(_Rounded):
     units in place of records (`privacy.units`).
     """
 
-    def __init__(self, phi: FeatureMap, shares: int = 1) -> None:
+    def __init__(self, phi: FeatureMap, shares: int | None = None) -> None:
         check_bound(phi.bound)
         super().__init__(phi.dim, shares)
         self.phi: FeatureMap = phi
         self._grid = grid_of(phi.bound)  # of a record's row
-        self.grid = self._grid / shares  # of sums
+        self.grid = self._grid / (shares or 1)  # of sums
         self.shape: tuple[int, ...] = (phi.segments, phi.dim)
         self._reach = phi.bound * math.sqrt(1 + _SLACK)
 
@@ -452,7 +453,7 @@ class BoundedSum(_Rounded):
     def _sum(self, units: Tensor, member: Tensor) -> Tensor:
         """Whole numbers (features, n) added up by block, (segments, features), without a rounding error."""
         low, high = torch.aminmax(units.T if units.T.is_contiguous() else units)
-        if len(member) * self._shares * max(-float(low), float(high)) > _EXACT_FLOAT32:
+        if len(member) * (self._shares or 1) * max(-float(low), float(high)) > _EXACT_FLOAT32:
             units, member = units.to(torch.float64), member.to(torch.float64)  # exact up to 2⁵³
         return (units @ member).T[: self.phi.segments]
 
@@ -464,7 +465,7 @@ class OuterSum(_Rounded):
     every product and every sum of up to 2²¹ of them is exact in double precision, or of 2¹³ that count up to 2⁸ times.
     """
 
-    def __init__(self, phi: OuterMap, shares: int = 1) -> None:
+    def __init__(self, phi: OuterMap, shares: int | None = None) -> None:
         check_bound(phi.left_bound)
         check_bound(phi.right_bound)
         if phi.symmetric and (phi.left != phi.right or phi.left_bound != phi.right_bound):
@@ -472,7 +473,7 @@ class OuterSum(_Rounded):
         super().__init__(phi.left + phi.right, shares)
         self.phi: OuterMap = phi
         self.grids = tuple(grid_of(b, _FACTOR_DIGITS) for b in (phi.left_bound, phi.right_bound))
-        self.grid = self.grids[0] * self.grids[1] / shares
+        self.grid = self.grids[0] * self.grids[1] / (shares or 1)
         self.shape: tuple[int, ...] = (phi.segments, phi.dim)
 
     def __call__(self, batch: Batch) -> Tensor:
@@ -481,7 +482,7 @@ class OuterSum(_Rounded):
         times = _times(batch, self._shares)
         for start in range(0, len(batch), self.rows_at_once):
             left, right, segment = self._bounded(batch, start)
-            if self._shares > 1 or batch.shares is not None:
+            if self._shares is not None:
                 left = left * times[start : start + len(left), None]
             for code in segment.unique().tolist():
                 if 0 <= code < self.phi.segments:
@@ -499,11 +500,11 @@ class OuterSum(_Rounded):
     def _bounded(self, batch: Batch, start: int) -> tuple[Tensor, Tensor, Tensor]:
         """Both factors of `rows_at_once` records from `start` on, in grid units, and the segment of each."""
         rows = slice(start, start + self.rows_at_once)
-        labels = None if batch.labels is None else batch.labels[rows]
+        labels, shares = (None if t is None else t[rows] for t in (batch.labels, batch.shares))
         found: list[tuple[Tensor, Tensor, Tensor]] = []
         with torch.no_grad():
             behind = len(batch.values[rows])
-            for part, _ in self._parts(Batch(batch.values[rows], labels)):
+            for part, _ in self._parts(Batch(batch.values[rows], labels, shares)):
                 count = min(len(part), behind)
                 behind -= count
                 segment, factors = self.phi.filed(part)
@@ -550,17 +551,26 @@ class OuterSum(_Rounded):
             yield rows.T
 
 
-def summand_of(phi: RecordMap, shares: int = 1) -> BoundedSum | OuterSum:
+def summand_of(phi: RecordMap, shares: int | None = None) -> BoundedSum | OuterSum:
     return OuterSum(phi, shares) if isinstance(phi, OuterMap) else BoundedSum(phi, shares)
 
 
-def _times(batch: Batch, shares: int) -> Tensor:
+def _times(batch: Batch, shares: int | None) -> Tensor:
     """(n,): how many times each record counts."""
+    if (batch.shares is None) != (shares is None):
+        raise ValueError("records of units come with their shares, and others with none")
     if batch.shares is None:
-        return torch.full((len(batch),), shares)
-    if int(batch.shares.max()) > shares if len(batch) else False:
+        return torch.ones(len(batch), dtype=torch.int64)
+    check_shares(batch.shares, len(batch))
+    if len(batch) and int(batch.shares.max()) > (shares or 0):
         raise ValueError("a record counts for more than its unit")
     return batch.shares
+
+
+def check_shares(shares: Tensor, records: int) -> None:
+    """One share for each record: fewer would be spread over all of them."""
+    if shares.shape != (records,) or bool((shares < 0).any()):
+        raise ValueError("every record of a unit has one share, of at least 0")
 
 
 def _checked_segment(segment: Tensor | None, count: int) -> Tensor | None:

@@ -57,7 +57,7 @@ from torch.nn import functional
 
 from sfumato.data import Batch, Schema
 from sfumato.errors import BadInput
-from sfumato.privacy.bounding import grid_of
+from sfumato.privacy.bounding import check_shares, grid_of
 
 _SLACK = 2.0**-10
 _SQUARES = 1024  # numbers whose squares are added in single precision
@@ -596,6 +596,8 @@ def _filled(batch: Batch, start: int, rows: int) -> tuple[Batch, Tensor, Tensor 
     if missing:
         values = torch.cat([values, values.new_zeros(missing, *values.shape[1:])])
         labels = None if labels is None else torch.cat([labels, labels.new_zeros(missing)])
+    if batch.shares is not None:
+        check_shares(batch.shares, len(batch))
     shares = None if batch.shares is None else batch.shares[start : start + rows]
     if missing and shares is not None:
         shares = torch.cat([shares, shares.new_zeros(missing)])

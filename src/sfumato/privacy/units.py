@@ -52,7 +52,8 @@ class UnitRows(Dataset):
             rows._source, rows.schema, rows.name, published_as=rows.published_as, units=rows.units
         )
         self._rows = rows
-        self.shares = shares_for(rows.unit.at_most)  # that a unit has
+        # That a unit has; None where records are units.
+        self.shares = None if rows.units is None else shares_for(rows.unit.at_most)
         self._unit_of: NDArray[np.int64] | None = None
         self._share: torch.Tensor | None = None
 

@@ -168,7 +168,8 @@ class PrivateData:
             phi.check(
                 self.schema
             )  # here as well: what is refused is refused before any worker is asked
-            value = engine.total(self.__rows, PoissonSum(phi, charge.rate)) / self.__rows.shares
+            value = engine.total(self.__rows, PoissonSum(phi, charge.rate))
+            value /= self.__rows.shares or 1
             drawn = self.__fast((phi.dim,), charge.noise_std)
             return (value + torch.from_numpy(drawn)).to(torch.float32)
         summand = summand_of(phi, self.__rows.shares)
