@@ -105,7 +105,7 @@ def mechanism(context: click.Context, /, quick: bool, as_json: bool, quiet: bool
                 "Draws",
                 "",
             ),
-            [_row(one) for one in found],
+            [row_of(one) for one in found],
         )
         click.echo(
             f"ε at δ = {DELTA:g}; measured from a lower bound to an upper one. All lower bounds hold together "
@@ -119,7 +119,7 @@ def mechanism(context: click.Context, /, quick: bool, as_json: bool, quiet: bool
         click.echo(f"No lower bound passes its claim, in {len(found)} mechanisms.")
 
 
-def _row(one: Finding) -> tuple[str, ...]:
+def row_of(one: Finding) -> tuple[str, ...]:
     best = one.best
     upper = f"{best.upper:.2f}" if best.upper < 100 else "∞"
     return (

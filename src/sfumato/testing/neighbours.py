@@ -21,6 +21,8 @@ from sfumato.testing.sums import adversarial_records, shuffled_records
 # Records beside the one that comes or goes: with it, the next chunk of a reader, engine, map or gradient begins or is full.
 CROSSINGS = (0, 15, 16, 63, 64, 127, 128, 511, 512, 1023, 1024)
 _FEW = (0, 15, 63, 127, 511, 1023)
+# Beside so many no part of three is ever empty (once in 10⁹ draws at rate 0.5), so the others' summands are always the same.
+_FILLED = (127, 128, 255, 511, 1023)
 # What a canary's row is multiplied with: at the bound, beyond it, far beyond it.
 _LENGTHS = (1.0, 2.0, 1e6)
 # Pairs that stand side by side in one release.
@@ -51,7 +53,9 @@ def mechanisms(*, full: bool = False, counts: Sequence[int] | None = None) -> li
         *(_gradients(route, 4, _ZERO, counts) for route in ROUTES),
         _sampled(4, counts),
         _groups(4, counts),
+        _groups(4, _FILLED, parts=3),
         _shards(4, counts),
+        _shards(4, _FILLED, parts=3),
     ]
     if full:
         found += [
@@ -62,8 +66,8 @@ def mechanisms(*, full: bool = False, counts: Sequence[int] | None = None) -> li
             *(_gradients(route, 4, _REPLACED, counts) for route in ROUTES),
             *(_gradients(route, 4, _ADDED, counts, rate=0.5) for route in ROUTES),
             _sampled(2, counts, rate=0.2, effort=4),
-            _groups(4, counts, rate=0.5),
-            _shards(4, counts, rate=0.5),
+            *(_groups(4, *kind, rate=0.5) for kind in ((counts, 1), (_FILLED, 3))),
+            *(_shards(4, *kind, rate=0.5) for kind in ((counts, 1), (_FILLED, 3))),
         ]
     return found
 
@@ -392,28 +396,34 @@ def _turned(group: Batch) -> Tensor:
     return torch.tensor([1e6 if marked else -1e6])
 
 
-def _groups(epsilon: float, counts: Sequence[int], rate: float = 1.0) -> Mechanism:
+def _named(kind: str, parts: int, rate: float) -> str:
+    return (kind if parts == 1 else f"{parts} {kind}") + ("" if rate == 1 else f", rate {rate:g}")
+
+
+def _groups(
+    epsilon: float, counts: Sequence[int], parts: int = 1, *, rate: float = 1.0
+) -> Mechanism:
     schema = table(1)
-    sampled = "" if rate == 1 else f", rate {rate:g}"
     return Mechanism(
-        name=f"groups{sampled}",
-        query=Query(label="groups", shape=(1,), over="groups", rate=rate, steps=1),
+        name=_named("groups", parts, rate),
+        query=Query(label="groups", shape=(1,), over="groups", rate=rate, steps=1, parts=parts),
         schema=schema,
         neighbours=_ADDED,
         epsilon=epsilon,
-        asked=GroupSum(_turned, dim=1, bound=1.0, groups=1),
+        asked=GroupSum(_turned, dim=1, bound=1.0, groups=parts),
         pairs=_marked(schema, counts),
         effort=0.4,
     )
 
 
-def _shards(epsilon: float, counts: Sequence[int], rate: float = 1.0) -> Mechanism:
+def _shards(
+    epsilon: float, counts: Sequence[int], parts: int = 1, *, rate: float = 1.0
+) -> Mechanism:
     schema = table(1)
-    states = ShardStates(lambda shard, earlier, random: None, shards=1)
-    sampled = "" if rate == 1 else f", rate {rate:g}"
+    states = ShardStates(lambda shard, earlier, random: None, shards=parts)
     return Mechanism(
-        name=f"shards{sampled}",
-        query=Query(label="shards", shape=(1,), over="shards", rate=rate, steps=1),
+        name=_named("shards", parts, rate),
+        query=Query(label="shards", shape=(1,), over="shards", rate=rate, steps=1, parts=parts),
         schema=schema,
         neighbours=_ADDED,
         epsilon=epsilon,
