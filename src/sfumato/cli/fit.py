@@ -34,6 +34,7 @@ from sfumato.cli.options import (
     parse_facts,
     parse_settings,
     progress_for,
+    public_option,
     quiet_option,
     refuse_existing,
     run_argument,
@@ -239,12 +240,7 @@ def plan(
 @fit_data_option
 @fit_budget_options
 @out_option("RUN", "The run folder to make.")
-@click.option(
-    "--public",
-    "public_spec",
-    metavar="NAME|PATH",
-    help="Public data for a method that uses some (sfumato methods says which); a folder is resized to the private data.",
-)
+@public_option
 @click.option(
     "--from-release",
     "earlier",

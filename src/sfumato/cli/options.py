@@ -147,6 +147,12 @@ set_option = click.option(
     metavar="KEY=VALUE",
     help="A setting of the method; repeat for more. `sfumato methods METHOD` lists them with their defaults.",
 )
+public_option = click.option(
+    "--public",
+    "public_spec",
+    metavar="NAME|PATH",
+    help="Public data for a method that uses some (sfumato methods says which); a folder is resized to the private data.",
+)
 seed_option = click.option(
     "--seed",
     type=click.IntRange(0, 2**32 - 1),
