@@ -12,6 +12,7 @@ import stat
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ import sfumato
 from sfumato.cli import main as cli
 from sfumato.data import Dataset
 from sfumato.data.sources import Rows, Source
+from sfumato.data.units import Unit
 from sfumato.errors import (
     BadInput,
     BudgetExceeded,
@@ -680,6 +682,87 @@ def test_resume_and_train_again_cost_nothing_and_say_so(ledger, tmp_path, monkey
         assert book.runs()[0].run[:8] in (out / "report.html").read_text()
 
 
+def test_the_page_tells_what_all_runs_cost_together_only_where_there_is_a_ledger(ledger, tmp_path):
+    data, first, alone = pictures(), tmp_path / "first", tmp_path / "alone"
+    for name in (first, tmp_path / "second"):
+        merf().fit(data, ONE, out=name, ledger=ledger)
+    merf().fit(data, ONE, out=alone)
+    assert run("report", alone).exit_code == 0
+    assert "All runs on this data" not in (alone / "report.html").read_text()
+    assert json.loads((alone / "report.json").read_text())["ledger"] is None
+    assert run("report", first).exit_code == 0
+    page = (first / "report.html").read_text()
+    assert "All runs on this data" in page and "1.466" not in page
+    assert run("report", first, "--ledger", ledger).exit_code == 0
+    told = json.loads((first / "report.json").read_text())["ledger"]
+    assert told["this_run"] == pytest.approx(1.0) and told["unit"] == "record"
+    assert told["together"] == pytest.approx(1.466, abs=1e-3)
+    assert told["left"] + told["together"] == pytest.approx(told["limit"]) == 1.6
+    for text in (first / "report.html", first / "report.md"):
+        found = text.read_text()
+        assert "1.466" in found or "1.47" in found
+        assert "0.1348" in found or "0.134" in found
+    # Whoever names a ledger that the run is not in is told so, and the page stays as it was.
+    other = make(tmp_path / "other")
+    assert run("report", first, "--ledger", other).exit_code == 2
+    assert run("report", alone, "--ledger", ledger).exit_code == 2
+    assert json.loads((first / "report.json").read_text())["ledger"] == told
+
+
+def test_a_plan_says_what_it_would_bring_the_ledger_to_and_reserves_nothing(ledger):
+    merf().fit(pictures(), ONE, ledger=ledger)
+    words = ["plan", "merf", "--data", "digits:train", "--delta", "1e-5", "--ledger", ledger]
+    done = run(*words, "--epsilon", "1")
+    assert done.exit_code == 0, done.output
+    assert "would bring it to 1.466." in done.stdout
+    assert "too much" in run(*words, "--epsilon", "1.5").stdout
+    told = json.loads(run(*words, "--epsilon", "1", "--json").stdout)["ledger"]
+    assert told["fits"] is True and told["total"] == pytest.approx(1.466, abs=1e-3)
+    assert states(ledger) == ["finished"]
+    refused = run(*words, "--epsilon", "1", "--neighbours", "replace-one")
+    assert refused.exit_code == 2 and "do not add up" in refused.stderr
+
+
+def test_a_ledger_is_for_one_unit_and_refuses_runs_for_another(tmp_path):
+    folder = tmp_path / "patients"
+    done = run("ledger", "init", folder, "--epsilon", "2", "--delta", "1e-5", "--unit", "patient")
+    assert done.exit_code == 0 and "for each patient" in done.stdout
+    with DataSetLedger(folder) as book:
+        assert book.unit == "patient"
+    with pytest.raises(
+        BadInput, match="units of 'patient' and this run protects units of 'record'"
+    ):
+        merf().fit(pictures(), ONE, out=tmp_path / "run", ledger=folder)
+    assert not (tmp_path / "run").exists() and states(folder) == []
+    assert json.loads(run("ledger", "show", folder, "--json").stdout)["unit"] == "patient"
+    assert "units: patient" in run("ledger", "show", folder).stdout
+    for unit in ("", " ", "two\nlines", "x" * 300):
+        words = ("--epsilon", "1", "--delta", "1e-5", "--unit", unit)
+        assert run("ledger", "init", tmp_path / "bad", *words).exit_code == 2
+        assert not (tmp_path / "bad").exists()
+
+
+def test_a_run_of_the_ledgers_own_unit_is_taken_and_others_must_read_it_alike(tmp_path):
+    folder = tmp_path / "patients"
+    DataSetLedger.make(folder, LIMIT, unit="patient_id").close()
+    column, path = Unit("patient", "the column 'patient_id'", 64), Unit("patient", "a path", 64)
+    with DataSetLedger(folder) as book:
+        for k, unit in enumerate((column, replace(column, at_most=3))):
+            store = RunStore(tmp_path / f"run{k}")
+            book.reserve(store, (OTHER,), ONE, method="a test", unit=unit).close()
+            store.close()
+        assert [one.state for one in book.runs()] == ["reserved", "reserved"]
+        with contextlib.closing(RunStore()) as store, pytest.raises(BadInput, match="a path"):
+            book.reserve(store, (OTHER,), ONE, method="a test", unit=path)
+        assert len(book.runs()) == 2
+
+
+def test_a_ledger_of_an_earlier_version_is_for_records(ledger):
+    edit(ledger, "DELETE FROM facts WHERE name = 'unit'")
+    merf().fit(pictures(), ONE, ledger=ledger)
+    assert json.loads(run("ledger", "show", ledger, "--json").stdout)["unit"] == "record"
+
+
 # -- damage ---------------------------------------------------------------------------------------------------------
 
 
@@ -712,6 +795,7 @@ def test_a_damaged_ledger_is_refused_in_a_sentence(ledger, tmp_path):
         "charge": lambda: edit(ledger, "UPDATE runs SET charges = '[{}]'"),
         "state": lambda: edit(ledger, "UPDATE runs SET state = 'odd'"),
         "limit": lambda: edit(ledger, "UPDATE facts SET value = '-1' WHERE name = 'epsilon'"),
+        "unit": lambda: edit(ledger, "UPDATE facts SET value = '3' WHERE name = 'unit'"),
         "key": lambda: edit(ledger, "UPDATE facts SET value = '\"ab\"' WHERE name = 'key'"),
         "format": lambda: edit(ledger, "UPDATE facts SET value = '9' WHERE name = 'format'"),
     }

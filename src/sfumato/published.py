@@ -162,6 +162,9 @@ _REPORT = _record(
     training=_record("steps", "first_loss", "last_loss"),
     samples=_record("n", "seed"),
     class_balance=_Named(_PLAIN),
+    ledger=_record(
+        *("this_run", "together", "limit", "left", "delta", "neighbours", "unit", "adaptive")
+    ),
     versions=_Named(_PLAIN),
 )
 _KINDS: Mapping[Kind, _Form] = {

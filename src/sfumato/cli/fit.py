@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from sfumato.cli.ledger import status, told_ledger
+from sfumato.cli.ledger import status, told_ledger, told_plan, upwards
 from sfumato.cli.options import (
     FACTS,
     UNIT,
@@ -27,6 +27,7 @@ from sfumato.cli.options import (
     fit_budget_options,
     fit_data_option,
     json_option,
+    ledger_option,
     load_data,
     out_option,
     output_options,
@@ -149,6 +150,7 @@ def _settings_page(names: list[str]) -> str:
 @budget_options
 @set_option
 @unit_options
+@ledger_option("Say what this run would bring the data set's ledger to; nothing is reserved.")
 @facts_options
 @json_option
 @debug_option
@@ -161,6 +163,7 @@ def plan(
     settings: tuple[str, ...],
     unit: str | None,
     per_unit: int | None,
+    ledger_folder: Path | None,
     as_json: bool,
     **facts: Any,
 ) -> None:
@@ -171,6 +174,7 @@ def plan(
       sfumato plan merf --data fashion-mnist:train --epsilon 1 --delta 1e-5
       sfumato plan merf --data digits:train --epsilon 2 --delta 1e-5 --neighbours replace-one --json
       sfumato plan merf --data scans/ --image-size 64 --unit 'patient_(\\d+)' --epsilon 1 --delta 1e-5
+      sfumato plan merf --data digits:train --epsilon 2 --delta 1e-5 --ledger ledgers/digits
     """
     from sfumato.data import load, schema_of
     from sfumato.data.units import RECORD, RECORDS
@@ -186,6 +190,13 @@ def plan(
     warn_large_delta(budget, size)
     statement = synthesizer.promise(schema, budget, protected)
     charges, spent, under = statement.charges, statement.epsilon, statement.epsilon_under()
+    booked = None
+    if ledger_folder is not None:
+        from sfumato.privacy import DataSetLedger
+
+        with DataSetLedger(ledger_folder) as book:
+            book.check_kind(budget, protected)
+            booked = told_plan(book, charges)
     if as_json:
         kept = ("epsilon", "delta", "neighbours", "unit", "budget", "releases", "epsilon_under")
         promised = statement.to_json()
@@ -195,6 +206,7 @@ def plan(
                 "data": spec,
                 **{key: promised[key] for key in kept},
                 **({} if statement.sound else {k: promised[k] for k in ("sound", "claimed")}),
+                **({} if booked is None else {"ledger": booked}),
             }
         )
         return
@@ -232,6 +244,11 @@ def plan(
         click.echo(f"The same noise read under other relations: ε = {others}.")
     if not statement.sound:
         click.echo(click.wrap_text(statement.paragraph(), width=100))
+    if booked is not None:
+        verdict = "" if booked["fits"] else ", which is too much: it would be refused"
+        click.echo(
+            f"Ledger {ledger_folder}: {status(booked)} This run would bring it to {upwards(booked['total'])}{verdict}."
+        )
     click.echo("No row was read.")
 
 
@@ -253,12 +270,8 @@ def plan(
 @click.option(
     "--resume", is_flag=True, help="Go on with an unfinished run; nothing is spent twice."
 )
-@click.option(
-    "--ledger",
-    "ledger_folder",
-    metavar="DIR",
-    type=click.Path(path_type=Path),
-    help="Reserve this run in the data set's ledger before a row is read, or be refused (sfumato ledger init).",
+@ledger_option(
+    "Reserve this run in the data set's ledger before a row is read, or be refused (sfumato ledger init)."
 )
 @engine_option
 @click.option("--allow-empty", is_flag=True, help="Go on though a class has no record.")
@@ -366,6 +379,8 @@ def fit(
         else:
             said = ""
         click.echo(f"{said}Ledger {ledger_folder}: {status(booked)}")
+    elif resume:
+        click.echo("Going on with a run costs nothing more than it had promised.")
     real = spec.removesuffix(":train") + ":test" if spec.endswith(":train") else "REAL"
     run = shlex.quote(str(out))
     click.echo("Next:")

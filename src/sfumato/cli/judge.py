@@ -17,6 +17,7 @@ from sfumato.cli.options import (
     engine_option,
     facts_options,
     is_run,
+    ledger_option,
     load_stated,
     output_options,
     parse_facts,
@@ -151,9 +152,17 @@ def evaluate(
     help="Another run, or the folder of a comparison, to plot beside this one: accuracy against ε; repeat for more.",
 )
 @_show_real_option
+@ledger_option(
+    "The data set's ledger that the run stands in: what all runs on the data cost together."
+)
 @output_options
 def report(
-    run: Path, beside: tuple[Path, ...], show_real: str | None, quiet: bool, as_json: bool
+    run: Path,
+    beside: tuple[Path, ...],
+    show_real: str | None,
+    ledger_folder: Path | None,
+    quiet: bool,
+    as_json: bool,
 ) -> None:
     """Write RUN/report.html (one page that needs no network), report.md and report.json.
 
@@ -162,8 +171,9 @@ def report(
       sfumato report runs/first
       sfumato report runs/first --with runs/second --with runs/comparison
       sfumato report runs/first --show-real fashion-mnist:test
+      sfumato report runs/first --ledger ledgers/photos
     """
-    page = write_page(run, show_real, progress_for(quiet), beside)
+    page = write_page(run, show_real, progress_for(quiet), beside, ledger_folder)
     if as_json:
         print_json(
             {
@@ -228,6 +238,7 @@ def write_page(
     show_real: str | None = None,
     progress: Progress | None = None,
     beside: Sequence[Path] = (),
+    ledger: Path | None = None,
 ) -> Path:
     from sfumato.methods import SavedRun
     from sfumato.public.loading import load_public
@@ -237,7 +248,7 @@ def write_page(
         real = None if show_real is None else load_public(show_real, saved.schema, progress)
     for other in filter(is_run, beside):
         SavedRun(other).close()
-    page = write_report(run, real=real, beside=beside)
+    page = write_report(run, real=real, beside=beside, ledger=ledger)
     if real is not None:
         say(
             f"Warning: {page} now shows real records of {real.name}; whoever gets the page gets them, and ε does not "

@@ -15,7 +15,7 @@ from sfumato.cli.options import budget_of, budget_options, debug_option, json_op
 from sfumato.cli.printing import print_json, print_table
 
 if TYPE_CHECKING:
-    from sfumato.privacy import DataSetLedger
+    from sfumato.privacy import DataSetLedger, Plan
 
 _BAR = 40  # characters
 _ANOTHER = (0.5, 1.0)  # runs that `show` works out in advance
@@ -39,8 +39,14 @@ def ledger() -> None:
 @ledger.command("init")
 @folder_argument
 @budget_options
+@click.option(
+    "--unit",
+    default="record",
+    metavar="NAME",
+    help="Whom the limit protects, as the fits name it; a run that protects another unit is refused.",
+)
 @debug_option
-def init(folder: Path, epsilon: float, delta: float, neighbours: str) -> None:
+def init(folder: Path, epsilon: float, delta: float, neighbours: str, unit: str) -> None:
     """Make the ledger of a data set in the new folder DIR: what all runs on it may cost together.
 
     The first `sfumato fit … --ledger DIR` tells it which data it is for. Its δ is for all runs together, whatever theirs are.
@@ -53,10 +59,11 @@ def init(folder: Path, epsilon: float, delta: float, neighbours: str) -> None:
     from sfumato.privacy import DataSetLedger
 
     limit = budget_of(epsilon, delta, neighbours)
-    DataSetLedger.make(folder, limit).close()
+    DataSetLedger.make(folder, limit, unit=unit).close()
     click.echo(
         f"Made {folder}: all runs on this data may cost ε = {limit.epsilon:g} at δ = {limit.delta:g} under "
-        f"{limit.neighbours.value}. Keep the folder to yourself; add --ledger {folder} to every fit on the data."
+        f"{limit.neighbours.value}, for each {unit.strip()}. "
+        f"Keep the folder to yourself; add --ledger {folder} to every fit on the data."
     )
 
 
@@ -86,7 +93,7 @@ def show(folder: Path, as_json: bool) -> None:
                 (
                     run["label"],
                     run["method"],
-                    _upwards(run["epsilon"]),
+                    upwards(run["epsilon"]),
                     f"{run['sums']:,}",
                     run["state"],
                     run["run"][:8],
@@ -105,7 +112,7 @@ def show(folder: Path, as_json: bool) -> None:
     for another in told["another"]:
         verdict = "" if another["fits"] else ", which is too much"
         click.echo(
-            f"Another run at ε = {another['epsilon']:g} would bring it to {_upwards(another['total'])}{verdict}."
+            f"Another run at ε = {another['epsilon']:g} would bring it to {upwards(another['total'])}{verdict}."
         )
 
 
@@ -152,6 +159,7 @@ def told_ledger(book: DataSetLedger) -> dict[str, Any]:
     after = {epsilon: book.after(epsilon) for epsilon in _ANOTHER}
     return {
         **limit.to_json(),
+        "unit": book.unit,
         "spent": spent,
         "left": max(0.0, limit.epsilon - spent),
         "adaptive": book.adaptive,
@@ -176,12 +184,21 @@ def told_ledger(book: DataSetLedger) -> dict[str, Any]:
 def status(told: dict[str, Any]) -> str:
     count = len(told["runs"])
     return (
-        f"ε = {_upwards(told['spent'])} of {told['epsilon']:g} at δ = {told['delta']:g} under {told['neighbours']} is spent "
-        f"by {'1 run' if count == 1 else f'{count} runs together'}."
+        f"ε = {upwards(told['spent'])} of {told['epsilon']:g} at δ = {told['delta']:g} under {told['neighbours']} is spent "
+        f"by {'1 run' if count == 1 else f'{count} runs together'}"
+        + ("." if told["unit"] == "record" else f"; units: {told['unit']}.")
     )
 
 
-def _upwards(epsilon: float) -> str:
+def told_plan(book: DataSetLedger, charges: Plan) -> dict[str, Any]:
+    """What a plan would bring the ledger to; nothing is reserved."""
+    from sfumato.privacy.ledger import fits
+
+    total = book.with_plan(charges)
+    return {"total": total, "fits": fits(total, book.limit), **told_ledger(book)}
+
+
+def upwards(epsilon: float) -> str:
     from sfumato.privacy.statement import rounded_up
 
     return f"{rounded_up(epsilon):.4g}"

@@ -153,6 +153,18 @@ public_option = click.option(
     metavar="NAME|PATH",
     help="Public data for a method that uses some (sfumato methods says which); a folder is resized to the private data.",
 )
+
+
+def ledger_option(about: str) -> Callable[[F], F]:
+    return click.option(
+        "--ledger",
+        "ledger_folder",
+        metavar="DIR",
+        type=click.Path(path_type=Path),
+        help=about,
+    )
+
+
 seed_option = click.option(
     "--seed",
     type=click.IntRange(0, 2**32 - 1),

@@ -395,7 +395,7 @@ class Method(Learnt, Configured, ABC):
                 with_run.close()
                 return self
             if earlier is None:
-                reservation = self._reserve(book, store, schema, budget)
+                reservation = self._reserve(book, store, schema, budget, unit)
             size = self._public_size(data, budget, earlier)
             if earlier is None:
                 # With units the rows are divided inside the wall only, where their shares go with them.
@@ -441,7 +441,12 @@ class Method(Learnt, Configured, ABC):
         return self
 
     def _reserve(
-        self, book: DataSetLedger | None, store: RunStore, schema: Schema, budget: Budget
+        self,
+        book: DataSetLedger | None,
+        store: RunStore,
+        schema: Schema,
+        budget: Budget,
+        unit: Unit,
     ) -> Reservation | None:
         """The plan's charges in the data set's ledger; reads no row."""
         if book is None:
@@ -460,7 +465,14 @@ class Method(Learnt, Configured, ABC):
         def plan_at(other: Budget) -> Plan:
             return self.promise(schema, other).charges
 
-        return book.reserve(store, promised.charges, budget, method=self.info.name, plan_at=plan_at)
+        return book.reserve(
+            store,
+            promised.charges,
+            budget,
+            method=self.info.name,
+            plan_at=plan_at,
+            unit=unit,
+        )
 
     def _public_size(self, data: Dataset, budget: Budget, earlier: SavedRun | None) -> int | None:
         """The number of units where the relation makes it public; a data set without any record is refused."""

@@ -54,6 +54,7 @@ from pathlib import Path
 from typing import Any
 
 from sfumato.data import Dataset
+from sfumato.data.units import RECORD, RECORDS, Unit
 from sfumato.errors import (
     BadInput,
     BudgetExceeded,
@@ -78,6 +79,7 @@ FORMAT = 1
 # How long a process waits for another that is pricing its plan: Poisson-sampled ones take seconds.
 _PATIENCE = 600.0
 _NAME = re.compile(r"[0-9a-f]{32}")
+_LONGEST_UNIT = 200
 # No run is proposed below this, and none with more noise than this many times its own.
 _LEAST_PROPOSED, _MOST_NOISE = 0.01, 1e4
 
@@ -131,9 +133,13 @@ class DataSetLedger:
             raise
 
     @classmethod
-    def make(cls, folder: Path | str, limit: Budget) -> DataSetLedger:
-        """A new, empty ledger; the folder is made, or was empty."""
+    def make(cls, folder: Path | str, limit: Budget, *, unit: str = RECORD) -> DataSetLedger:
+        """A new, empty ledger; the folder is made, or was empty. `unit` is whom the limit protects, as the fits will name it."""
         folder = as_path(folder)
+        if not unit.strip() or not unit.isprintable() or len(unit) > _LONGEST_UNIT:
+            raise BadInput(
+                f"A unit is named by a few words in one line, such as record or patient, not by {unit[:40]!r}."
+            )
         if (folder / LEDGER).exists():
             raise RunConflict(f"{folder} already holds a ledger; choose another folder.")
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
@@ -146,6 +152,7 @@ class DataSetLedger:
             "name": secrets.token_hex(16),
             "key": secrets.token_hex(32),
             **limit.to_json(),
+            "unit": unit.strip().removesuffix("_id"),
         }
         refuse_network(folder, "keep the ledger on a local disk")
         made = not folder.exists()
@@ -172,6 +179,11 @@ class DataSetLedger:
     def limit(self) -> Budget:
         return self._limit
 
+    @property
+    def unit(self) -> str:
+        """Whom the limit protects: a record, or what the owner of the data calls it."""
+        return self._unit
+
     def runs(self) -> list[LedgerRun]:
         """In the order in which they came."""
         with self._explained():
@@ -195,8 +207,11 @@ class DataSetLedger:
 
     def after(self, epsilon: float) -> float:
         """ε of everything with one more run of one Gaussian sum at (`epsilon`, the ledger's δ)."""
-        another = _one_sum(replace(self.limit, epsilon=epsilon))
-        return spent_on((*self.charges(), *another), self.limit)
+        return self.with_plan(_one_sum(replace(self.limit, epsilon=epsilon)))
+
+    def with_plan(self, charges: Plan) -> float:
+        """ε of everything with these charges more."""
+        return spent_on((*self.charges(), *charges), self.limit)
 
     def alone(self, run: LedgerRun) -> float:
         return epsilon_of(run.charges, self.limit.delta, self.limit.neighbours)
@@ -211,18 +226,14 @@ class DataSetLedger:
         *,
         method: str,
         plan_at: Callable[[Budget], Plan] | None = None,
+        unit: Unit = RECORDS,
     ) -> Reservation:
         """Reserve the charges of the run in `store`, or find its reservation again. Reads no row.
 
         Raises `BudgetExceeded` if all charges together would pass the limit; then nothing was changed. `plan_at` is what the run
         would promise at another budget: it serves to say which ε would fit.
         """
-        if budget.neighbours is not self.limit.neighbours:
-            ours, theirs = self.limit.neighbours.value, budget.neighbours.value
-            raise BadInput(
-                f"The ledger in {self.folder} is kept under {ours} and this run promises under {theirs}: the two protect against "
-                f"different changes and do not add up; give --neighbours {ours}, or use a ledger under {theirs}."
-            )
+        self.check_kind(budget, unit)
         wanted, new = store.charges if store.begun else charges, False
         entry, known = self._entry(store), store.entry is not None
         lock = _Lock(self.folder / f"{entry['run']}.lock", store.folder)
@@ -231,6 +242,11 @@ class DataSetLedger:
                 store.write_entry(entry)
             with self._transaction() as db:
                 new = self._find(entry["run"]) is None
+                self.check_kind(budget, unit)  # another may have been the first meanwhile
+                db.execute(
+                    "INSERT OR IGNORE INTO facts VALUES ('unit_read_from', ?)",
+                    (_text(unit.read_from),),
+                )
                 entry = self._enter(db, store, entry, wanted, method)
             if not new:  # a new one has its turn already, and nothing can fail any more
                 store.write_entry(entry)
@@ -246,6 +262,29 @@ class DataSetLedger:
             lock.drop(remove=False)
             raise
         return Reservation(self, store, entry["run"], lock, new=new)
+
+    def check_kind(self, budget: Budget, unit: Unit = RECORDS) -> None:
+        """Raise unless relation and unit are this ledger's: others do not add up with it.
+
+        A unit is known by its name, and from the first run on by how it was read as well; how many of its records count is of no
+        matter, since it counts once.
+        """
+        if budget.neighbours is not self.limit.neighbours:
+            ours, theirs = self.limit.neighbours.value, budget.neighbours.value
+            raise BadInput(
+                f"The ledger in {self.folder} is kept under {ours} and this run promises under {theirs}: the two protect against "
+                f"different changes and do not add up; give --neighbours {ours}, or use a ledger under {theirs}."
+            )
+        read_from = self._fact("unit_read_from")
+        if unit.name == self._unit and read_from in (None, unit.read_from):
+            return
+        ours = self._unit if not read_from else f"{self._unit}, told by {read_from}"
+        theirs = unit.name if not unit.read_from else f"{unit.name}, told by {unit.read_from}"
+        raise BadInput(
+            f"The ledger in {self.folder} is kept for units of another kind ({ours}) than this run protects ({theirs}): the two "
+            "count different people as one and do not add up; fit with the ledger's unit, or use a ledger for this one "
+            "(sfumato ledger init --unit)."
+        )
 
     def _enter(
         self,
@@ -475,12 +514,16 @@ class DataSetLedger:
                 delta=self._fact("delta"),
                 neighbours=self._fact("neighbours"),
             )
+            # Ledgers of 0.3.0 have none: they were for records.
+            self._unit = RECORD if (unit := self._fact("unit")) is None else unit
             self._name = str(self._fact("name"))
             self._key = bytes.fromhex(str(self._fact("key")))
         except (BadInput, ValueError) as error:
             raise self._damaged("its limit or key") from error
         if len(self._key) != 32 or not _NAME.fullmatch(self._name):
             raise self._damaged("its name or key")
+        if not isinstance(self._unit, str):
+            raise self._damaged("its unit")
 
     def _fact(self, name: str) -> Any:
         with self._explained():

@@ -28,7 +28,7 @@ from sfumato.evaluation import default_metrics
 from sfumato.evaluation.metrics import badge_of, family_of, title_of
 from sfumato.files import write_json, write_text
 from sfumato.methods import MethodInfo, SavedRun, list_methods, load
-from sfumato.privacy import Neighbours
+from sfumato.privacy import DataSetLedger, Neighbours
 from sfumato.privacy.statement import told_epsilon_k
 from sfumato.public.weights import list_networks
 from sfumato.published import BADGE
@@ -72,12 +72,14 @@ def write_report(
     samples: Dataset | None = None,
     real: Dataset | None = None,
     beside: Sequence[Path | str] = (),
+    ledger: Path | str | None = None,
 ) -> Path:
     """Write report.html, report.md and report.json into the run folder; returns the path of the page.
 
     `samples` are synthetic records to show; by default they are drawn from the run's own generator. `beside` are other
     run folders or comparisons, whose accuracy is plotted against ε with this run's. `real` are REAL images, test or
-    public ones, to show beside the synthetic: the page then publishes them, which ε does not cover.
+    public ones, to show beside the synthetic: the page then publishes them, which ε does not cover. `ledger` is the folder of
+    the data set's ledger, if the run stands in one: the page then tells what all runs on the data cost together.
     """
     with SavedRun(run, unfinished=True) as saved:
         # What is damaged shows before any work is done, and before a line of the page is written.
@@ -97,6 +99,7 @@ def write_report(
                 f"The samples given are not of the kind and shape that {saved.path} makes; draw them from this run."
             )
         content = _content(saved, samples, real, [Path(path) for path in beside])
+        content["ledger"] = _ledger(saved, ledger)
         summary = _summary(content, saved, drawn)
     published.check("report", summary)
     page = saved.path / "report.html"
@@ -459,10 +462,45 @@ def _facts(run: SavedRun) -> list[tuple[str, str]]:
     if not run.unit.single:
         told = f"one {run.unit.name}: {run.unit.read_from} tells whose a record is; at most {run.unit.at_most} of each count"
         private_facts.append(("Protected", told))
-    if run.ledger_name:
-        told = f"counted as {run.ledger_name} in a ledger of this data, which holds all runs on it to one limit"
-        private_facts.append(("Other runs", told))
     return private_facts + (_public(run.config) or [("Public data", "none")])
+
+
+def _ledger(run: SavedRun, folder: Path | str | None) -> dict[str, Any] | None:
+    """The run's place among all runs on its data; None where it stands in no ledger. Without the folder only that it does."""
+    if not run.ledger_name:
+        if folder is not None:
+            raise BadInput(
+                f"The run in {run.path} stands in no ledger; leave --ledger out, or fit with --ledger."
+            )
+        return None
+    if folder is None:
+        return {"name": run.ledger_name, "told": None}
+    with DataSetLedger(folder) as book:
+        ours = next((one for one in book.runs() if one.run[:8] == run.ledger_name), None)
+        if ours is None:
+            raise BadInput(
+                f"The run in {run.path} does not stand in the ledger in {folder}; give the one that it was fitted with."
+            )
+        limit, spent = book.limit, book.spent()
+        left = max(0.0, limit.epsilon - spent)
+        told: dict[str, Any] = {
+            "this_run": book.alone(ours),
+            "together": spent,
+            "limit": limit.epsilon,
+            "left": left,
+            "delta": limit.delta,
+            "neighbours": limit.neighbours.value,
+            "unit": book.unit,
+            "adaptive": book.adaptive,
+        }
+    shown = {key: bound(told[key]) for key in ("this_run", "together")} | {
+        # Rounded down: what is left must not look like more.
+        "left": f"{math.floor(left * 1e4) / 1e4:g}",
+        "limit": f"{limit.epsilon:g}",
+        "delta": power(limit.delta),
+        "width": min(100.0, 100 * spent / limit.epsilon),
+    }
+    return {"name": run.ledger_name, "told": told, "shown": shown}
 
 
 def _versions(config: dict[str, Any]) -> list[tuple[str, str]]:
@@ -498,6 +536,7 @@ def _summary(content: dict[str, Any], run: SavedRun, drawn: dict[str, Any]) -> d
         },
         "samples": drawn,
         "real_records_shown": content["real"]["name"] if content["real"] else None,
+        "ledger": content["ledger"] and content["ledger"]["told"],
         "utility": content["utility"] and [[*row, BADGE] for row in content["utility"].rows],
         "public": [list(pair) for pair in content["public"]],
         "class_balance": {share.name: share.count for share in content["balance"]},
