@@ -135,7 +135,7 @@ def test_a_gaussian_is_not_refuted_and_a_quarter_of_its_noise_is():
 
 
 def test_sampled_steps_have_a_curve_too():
-    plan = (Charge(label="x", bound=1.0, noise_multiplier=1.2, rate=0.1, steps=50),)
+    plan = (Charge(label="x", bound=1.0, noise_multiplier=1.0, rate=0.3, steps=5),)
     seen = [Guesses(400, 100, 93)]
     lower = claim_lower(seen, plan, 1e-5, Neighbours.ZERO_OUT, 0.05)
     assert lower > epsilon_lower(seen[0], 1e-5, 0.05) > 1.0
@@ -198,6 +198,17 @@ def test_a_table_and_a_classifier_can_be_audited():
     cls = get_method("llm")
     told = audit_method(cls(**cls.TINY), small_images(), FOUR, canaries=48)
     assert told.passed and told.black_box == ()
+
+
+def test_canaries_that_are_the_same_picture_by_chance_are_no_false_alarm(monkeypatch):
+    same = made_up(small_images().schema, 1)
+
+    def alike(schema, count, seed=0):
+        return Batch(same.values.expand(count, -1, -1, -1), same.labels.expand(count))
+
+    monkeypatch.setattr(canaries, "made_up", alike)
+    found = audit_method(Merf(**Merf.TINY), small_images(), FOUR, canaries=30, samples=50)
+    assert found.passed, found.sentences()
 
 
 def test_zero_out_tells_a_method_the_same_number_whatever_the_coins_are():

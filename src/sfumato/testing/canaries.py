@@ -229,7 +229,7 @@ def audit_method(
     if coins is None:
         coins = np.unpackbits(np.frombuffer(os.urandom(-(-canaries // 8)), np.uint8))[:canaries] > 0
     hidden = Canaries.among(data, canaries, budget.neighbours)
-    watch = Watch(hidden, data, budget)
+    watch = Watch(hidden, data, budget, coins)
     with watch.watching():
         method.fit(
             hidden.inserted(coins), budget, public=public, allow_empty=True, progress=progress
@@ -407,6 +407,7 @@ class Watch:
     canaries: Canaries
     data: Dataset
     budget: Budget
+    coins: Coins
     answers: dict[str, Answered] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -469,9 +470,11 @@ class Watch:
         )
         inner = parts.inner() * summand.grid**2
         one.moved = max(one.moved, self._farthest(inner))
-        # Found there by what they are: a watcher does not know the coins.
-        chosen = _found_in(self.canaries.both, rows)
-        off = (total - known).to(torch.float64) - parts.sum(chosen.double(), summand.shape)
+        # The one place where the coins are looked at; scores must not know them.
+        chosen = self.coins if self.canaries.other is None else np.append(self.coins, ~self.coins)
+        off = (total - known).to(torch.float64) - parts.sum(
+            torch.from_numpy(chosen).double(), summand.shape
+        )
         one.off = max(one.off, float(off.norm()) * summand.grid)
         rest = (release.units - known).to(torch.float64)
         seen = parts.with_answer(rest) * summand.grid**2
@@ -539,21 +542,6 @@ def _joined(first: Batch, second: Batch) -> Batch:
     if first.labels is not None and second.labels is not None:
         labels = torch.cat([first.labels, second.labels])
     return Batch(torch.cat([first.values, second.values.to(first.values.dtype)]), labels)
-
-
-def _found_in(records: Batch, rows: Dataset) -> Tensor:
-    """(k,) bool: which of the records are among the rows."""
-    there = {_key(v, c) for v, c in _each(_records_of(rows))}
-    return torch.tensor([_key(v, c) in there for v, c in _each(records)])
-
-
-def _key(values: Tensor, label: Tensor | None) -> bytes:
-    return values.numpy().tobytes() + (b"" if label is None else str(int(label)).encode())
-
-
-def _each(records: Batch) -> Iterator[tuple[Tensor, Tensor | None]]:
-    for i in range(len(records)):
-        yield records.values[i], None if records.labels is None else records.labels[i]
 
 
 @dataclass(frozen=True)
