@@ -258,10 +258,10 @@ def test_noise_that_is_missing_is_noticed_by_guesses_too(monkeypatch):
 def test_a_chunk_rule_that_doubles_a_record_is_noticed(monkeypatch):
     honest = bounding.BoundedSum._of_part
 
-    def last_counts_twice(self, part: Batch, count: int):
-        labels = None if part.labels is None else part.labels[count - 1 : count]
-        again = Batch(part.values[count - 1 : count], labels)
-        return honest(self, part, count) + honest(self, again, 1)
+    def last_counts_twice(self, part: Batch, times: torch.Tensor):
+        again = torch.zeros_like(times)
+        again[times.nonzero()[-1]] = 1
+        return honest(self, part, times) + honest(self, part, again)
 
     monkeypatch.setattr(bounding.BoundedSum, "_of_part", last_counts_twice)
     found = audit_method(Merf(**Merf.TINY), small_images(), FOUR, canaries=48, samples=50)

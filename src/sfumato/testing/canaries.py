@@ -225,6 +225,10 @@ def audit_method(
         raise BadInput(
             f"Of {canaries} canaries nothing can be told; give at least {_FEWEST}, better a thousand."
         )
+    if data.units is not None:
+        raise BadInput(
+            "Canaries are single records, and these data have units of several; load them without a unit for the audit."
+        )
     begun = time.perf_counter()
     if coins is None:
         coins = np.unpackbits(np.frombuffer(os.urandom(-(-canaries // 8)), np.uint8))[:canaries] > 0
