@@ -729,9 +729,7 @@ def test_a_ledger_is_for_one_unit_and_refuses_runs_for_another(tmp_path):
     assert done.exit_code == 0 and "for each patient" in done.stdout
     with DataSetLedger(folder) as book:
         assert book.unit == "patient"
-    with pytest.raises(
-        BadInput, match="units of 'patient' and this run protects units of 'record'"
-    ):
+    with pytest.raises(BadInput, match=r"kind \(patient\) than this run protects \(record\)"):
         merf().fit(pictures(), ONE, out=tmp_path / "run", ledger=folder)
     assert not (tmp_path / "run").exists() and states(folder) == []
     assert json.loads(run("ledger", "show", folder, "--json").stdout)["unit"] == "patient"
