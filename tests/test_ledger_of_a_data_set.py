@@ -12,7 +12,6 @@ import stat
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -276,7 +275,9 @@ def test_runs_that_protect_others_do_not_add_up_in_one_ledger(ledger):
     merf().fit(of_persons(persons), Budget(epsilon=0.5, delta=DELTA), ledger=ledger)
     before = spent(ledger)
     for other in (pictures(), of_persons(persons[::-1] // 2), of_persons(np.roll(persons, 1))):
-        with pytest.raises(BadInput, match="with other units"):
+        with pytest.raises(
+            BadInput, match="with other units|each unit and this run protects each record"
+        ):
             merf().fit(other, Budget(epsilon=0.5, delta=DELTA), ledger=ledger)
     assert (spent(ledger), states(ledger)) == (before, ["finished"])
     # What the persons are called, and the order of records, is nothing.
@@ -729,7 +730,7 @@ def test_a_ledger_is_for_one_unit_and_refuses_runs_for_another(tmp_path):
     assert done.exit_code == 0 and "for each patient" in done.stdout
     with DataSetLedger(folder) as book:
         assert book.unit == "patient"
-    with pytest.raises(BadInput, match=r"kind \(patient\) than this run protects \(record\)"):
+    with pytest.raises(BadInput, match="each patient and this run protects each record"):
         merf().fit(pictures(), ONE, out=tmp_path / "run", ledger=folder)
     assert not (tmp_path / "run").exists() and states(folder) == []
     assert json.loads(run("ledger", "show", folder, "--json").stdout)["unit"] == "patient"
@@ -740,25 +741,23 @@ def test_a_ledger_is_for_one_unit_and_refuses_runs_for_another(tmp_path):
         assert not (tmp_path / "bad").exists()
 
 
-def test_a_run_of_the_ledgers_own_unit_is_taken_and_others_must_read_it_alike(tmp_path):
+def test_a_run_of_the_ledgers_own_unit_is_taken(tmp_path):
     folder = tmp_path / "patients"
     DataSetLedger.make(folder, LIMIT, unit="patient_id").close()
-    column, path = Unit("patient", "the column 'patient_id'", 64), Unit("patient", "a path", 64)
-    with DataSetLedger(folder) as book:
-        for k, unit in enumerate((column, replace(column, at_most=3))):
-            store = RunStore(tmp_path / f"run{k}")
-            book.reserve(store, (OTHER,), ONE, method="a test", unit=unit).close()
-            store.close()
-        assert [one.state for one in book.runs()] == ["reserved", "reserved"]
-        with contextlib.closing(RunStore()) as store, pytest.raises(BadInput, match="a path"):
-            book.reserve(store, (OTHER,), ONE, method="a test", unit=path)
-        assert len(book.runs()) == 2
+    column = Unit("patient", "the column 'patient_id'", 64)
+    with DataSetLedger(folder) as book, contextlib.closing(RunStore()) as store:
+        book.reserve(store, (OTHER,), ONE, method="a test", unit=column).close()
+        assert [one.state for one in book.runs()] == ["reserved"]
 
 
-def test_a_ledger_of_an_earlier_version_is_for_records(ledger):
-    edit(ledger, "DELETE FROM facts WHERE name = 'unit'")
-    merf().fit(pictures(), ONE, ledger=ledger)
-    assert json.loads(run("ledger", "show", ledger, "--json").stdout)["unit"] == "record"
+def test_the_first_run_tells_a_ledger_its_unit_if_nobody_did(ledger):
+    with DataSetLedger(ledger) as book:
+        assert book.unit is None
+    merf().fit(pictures(), Budget(epsilon=0.5, delta=DELTA), ledger=ledger)
+    with DataSetLedger(ledger) as book, contextlib.closing(RunStore()) as store:
+        assert book.unit == "record"
+        with pytest.raises(BadInput, match="each record and this run protects each patient"):
+            book.reserve(store, (OTHER,), ONE, method="a test", unit=Unit("patient", "x", 2))
 
 
 # -- damage ---------------------------------------------------------------------------------------------------------
@@ -793,7 +792,7 @@ def test_a_damaged_ledger_is_refused_in_a_sentence(ledger, tmp_path):
         "charge": lambda: edit(ledger, "UPDATE runs SET charges = '[{}]'"),
         "state": lambda: edit(ledger, "UPDATE runs SET state = 'odd'"),
         "limit": lambda: edit(ledger, "UPDATE facts SET value = '-1' WHERE name = 'epsilon'"),
-        "unit": lambda: edit(ledger, "UPDATE facts SET value = '3' WHERE name = 'unit'"),
+        "unit": lambda: edit(ledger, "INSERT OR REPLACE INTO facts VALUES ('unit', '3')"),
         "key": lambda: edit(ledger, "UPDATE facts SET value = '\"ab\"' WHERE name = 'key'"),
         "format": lambda: edit(ledger, "UPDATE facts SET value = '9' WHERE name = 'format'"),
     }

@@ -41,12 +41,12 @@ def ledger() -> None:
 @budget_options
 @click.option(
     "--unit",
-    default="record",
     metavar="NAME",
-    help="Whom the limit protects, as the fits name it; a run that protects another unit is refused.",
+    help="Whom the limit protects, as the fits name it (record, patient); if left out, the first run says it. "
+    "A run that protects another unit is refused.",
 )
 @debug_option
-def init(folder: Path, epsilon: float, delta: float, neighbours: str, unit: str) -> None:
+def init(folder: Path, epsilon: float, delta: float, neighbours: str, unit: str | None) -> None:
     """Make the ledger of a data set in the new folder DIR: what all runs on it may cost together.
 
     The first `sfumato fit … --ledger DIR` tells it which data it is for. Its δ is for all runs together, whatever theirs are.
@@ -62,7 +62,7 @@ def init(folder: Path, epsilon: float, delta: float, neighbours: str, unit: str)
     DataSetLedger.make(folder, limit, unit=unit).close()
     click.echo(
         f"Made {folder}: all runs on this data may cost ε = {limit.epsilon:g} at δ = {limit.delta:g} under "
-        f"{limit.neighbours.value}, for each {unit.strip()}. "
+        f"{limit.neighbours.value}{'' if unit is None else f', for each {unit.strip()}'}. "
         f"Keep the folder to yourself; add --ledger {folder} to every fit on the data."
     )
 
@@ -186,7 +186,7 @@ def status(told: dict[str, Any]) -> str:
     return (
         f"ε = {upwards(told['spent'])} of {told['epsilon']:g} at δ = {told['delta']:g} under {told['neighbours']} is spent "
         f"by {'1 run' if count == 1 else f'{count} runs together'}"
-        + ("." if told["unit"] == "record" else f"; units: {told['unit']}.")
+        + ("." if told["unit"] in (None, "record") else f"; units: {told['unit']}.")
     )
 
 

@@ -54,7 +54,7 @@ from pathlib import Path
 from typing import Any
 
 from sfumato.data import Dataset
-from sfumato.data.units import RECORD, RECORDS, Unit
+from sfumato.data.units import RECORDS, Unit
 from sfumato.errors import (
     BadInput,
     BudgetExceeded,
@@ -133,10 +133,15 @@ class DataSetLedger:
             raise
 
     @classmethod
-    def make(cls, folder: Path | str, limit: Budget, *, unit: str = RECORD) -> DataSetLedger:
-        """A new, empty ledger; the folder is made, or was empty. `unit` is whom the limit protects, as the fits will name it."""
+    def make(cls, folder: Path | str, limit: Budget, *, unit: str | None = None) -> DataSetLedger:
+        """A new, empty ledger; the folder is made, or was empty.
+
+        `unit` is whom the limit protects, as the fits will name it; where it is not said, the first run tells it.
+        """
         folder = as_path(folder)
-        if not unit.strip() or not unit.isprintable() or len(unit) > _LONGEST_UNIT:
+        if unit is not None and not (
+            unit.strip() and unit.isprintable() and len(unit) <= _LONGEST_UNIT
+        ):
             raise BadInput(
                 f"A unit is named by a few words in one line, such as record or patient, not by {unit[:40]!r}."
             )
@@ -152,7 +157,7 @@ class DataSetLedger:
             "name": secrets.token_hex(16),
             "key": secrets.token_hex(32),
             **limit.to_json(),
-            "unit": unit.strip().removesuffix("_id"),
+            **({} if unit is None else {"unit": unit.strip().removesuffix("_id")}),
         }
         refuse_network(folder, "keep the ledger on a local disk")
         made = not folder.exists()
@@ -180,9 +185,12 @@ class DataSetLedger:
         return self._limit
 
     @property
-    def unit(self) -> str:
-        """Whom the limit protects: a record, or what the owner of the data calls it."""
-        return self._unit
+    def unit(self) -> str | None:
+        """Whom the limit protects: a record, or what the owner of the data calls it; None until somebody has said it."""
+        found = self._fact("unit")
+        if found is not None and not isinstance(found, str):
+            raise self._damaged("its unit")
+        return found
 
     def runs(self) -> list[LedgerRun]:
         """In the order in which they came."""
@@ -242,11 +250,6 @@ class DataSetLedger:
                 store.write_entry(entry)
             with self._transaction() as db:
                 new = self._find(entry["run"]) is None
-                self.check_kind(budget, unit)  # another may have been the first meanwhile
-                db.execute(
-                    "INSERT OR IGNORE INTO facts VALUES ('unit_read_from', ?)",
-                    (_text(unit.read_from),),
-                )
                 entry = self._enter(db, store, entry, wanted, method)
             if not new:  # a new one has its turn already, and nothing can fail any more
                 store.write_entry(entry)
@@ -266,8 +269,7 @@ class DataSetLedger:
     def check_kind(self, budget: Budget, unit: Unit = RECORDS) -> None:
         """Raise unless relation and unit are this ledger's: others do not add up with it.
 
-        A unit is known by its name, and from the first run on by how it was read as well; how many of its records count is of no
-        matter, since it counts once.
+        Of units the name is compared here; whose each record is, is a part of the data (`Reservation.recognise`).
         """
         if budget.neighbours is not self.limit.neighbours:
             ours, theirs = self.limit.neighbours.value, budget.neighbours.value
@@ -275,14 +277,11 @@ class DataSetLedger:
                 f"The ledger in {self.folder} is kept under {ours} and this run promises under {theirs}: the two protect against "
                 f"different changes and do not add up; give --neighbours {ours}, or use a ledger under {theirs}."
             )
-        read_from = self._fact("unit_read_from")
-        if unit.name == self._unit and read_from in (None, unit.read_from):
+        if self.unit in (None, unit.name):
             return
-        ours = self._unit if not read_from else f"{self._unit}, told by {read_from}"
-        theirs = unit.name if not unit.read_from else f"{unit.name}, told by {unit.read_from}"
         raise BadInput(
-            f"The ledger in {self.folder} is kept for units of another kind ({ours}) than this run protects ({theirs}): the two "
-            "count different people as one and do not add up; fit with the ledger's unit, or use a ledger for this one "
+            f"The ledger in {self.folder} is kept for each {self.unit} and this run protects each {unit.name}: the two count "
+            "different people as one and do not add up; fit with the ledger's unit, or use a ledger for this one "
             "(sfumato ledger init --unit)."
         )
 
@@ -514,16 +513,13 @@ class DataSetLedger:
                 delta=self._fact("delta"),
                 neighbours=self._fact("neighbours"),
             )
-            # Ledgers of 0.3.0 have none: they were for records.
-            self._unit = RECORD if (unit := self._fact("unit")) is None else unit
             self._name = str(self._fact("name"))
             self._key = bytes.fromhex(str(self._fact("key")))
         except (BadInput, ValueError) as error:
             raise self._damaged("its limit or key") from error
         if len(self._key) != 32 or not _NAME.fullmatch(self._name):
             raise self._damaged("its name or key")
-        if not isinstance(self._unit, str):
-            raise self._damaged("its unit")
+        _ = self.unit
 
     def _fact(self, name: str) -> Any:
         with self._explained():
@@ -594,6 +590,8 @@ class Reservation:
             known = ledger._fact("fingerprint")
             if known is None:
                 db.execute("INSERT INTO facts VALUES ('fingerprint', ?)", (_text(found),))
+                named = ("unit", _text(data.unit.name))
+                db.execute("INSERT OR IGNORE INTO facts VALUES (?, ?)", named)
             elif not hmac.compare_digest(str(known), found):
                 raise BadInput(
                     f"{data.name} is not the data that the ledger in {ledger.folder} was begun with (or is read with another "

@@ -23,6 +23,7 @@ import numpy as np
 from sfumato import published
 from sfumato._version import __version__
 from sfumato.data import Dataset, Schema
+from sfumato.data.units import RECORD
 from sfumato.errors import BadInput
 from sfumato.evaluation import default_metrics
 from sfumato.evaluation.metrics import badge_of, family_of, title_of
@@ -490,7 +491,7 @@ def _ledger(run: SavedRun, folder: Path | str | None) -> dict[str, Any] | None:
             "left": left,
             "delta": limit.delta,
             "neighbours": limit.neighbours.value,
-            "unit": book.unit,
+            "unit": book.unit or RECORD,
             "adaptive": book.adaptive,
         }
     shown = {key: bound(told[key]) for key in ("this_run", "together")} | {
