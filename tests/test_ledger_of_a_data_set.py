@@ -276,7 +276,7 @@ def test_runs_that_protect_others_do_not_add_up_in_one_ledger(ledger):
     before = spent(ledger)
     for other in (pictures(), of_persons(persons[::-1] // 2), of_persons(np.roll(persons, 1))):
         with pytest.raises(
-            BadInput, match="with other units|each unit and this run protects each record"
+            BadInput, match=r"with other units|each unit and this run protects each record"
         ):
             merf().fit(other, Budget(epsilon=0.5, delta=DELTA), ledger=ledger)
     assert (spent(ledger), states(ledger)) == (before, ["finished"])
