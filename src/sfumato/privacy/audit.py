@@ -50,6 +50,7 @@ from torch import Tensor
 
 from sfumato.data import Batch, Dataset, Schema
 from sfumato.data.sources import ArraySource
+from sfumato.data.units import Unit, Units
 from sfumato.privacy.accounting import Charge, calibrate, epsilon_of
 from sfumato.privacy.bounding import RecordMap
 from sfumato.privacy.budget import Budget, Neighbours
@@ -65,6 +66,7 @@ Numbers = NDArray[np.float64]
 DELTA = 1e-5
 # Steps that one series of an audit pays for; a series of thousands would be priced for longer than it takes.
 _SERIES = 64
+_PER_UNIT = 7  # records that count of a unit
 _QUANTILES = np.linspace(0.01, 0.99, 50)
 _FARTHEST = 60.0  # deviations of the noise
 # Of all draws this part chooses the threshold, the rest is counted.
@@ -108,6 +110,8 @@ class Mechanism:
     pairs: tuple[Pair, ...]
     side_by_side: SideBySide | None = None
     effort: float = 1.0  # draws, against those of other mechanisms: little noise is seen with few
+    # How many records the unit of each record brings, in turns: as many copies of it. None: a record is a unit.
+    copies: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -281,6 +285,7 @@ class Asked:
         self._schema = mechanism.schema
         self._query = mechanism.query
         self._neighbours = mechanism.neighbours
+        self._copies = mechanism.copies
         self.phi: RecordMap | GradientSum | GroupSum | ShardSum = (
             mechanism.asked
             if isinstance(mechanism.asked, GradientSum | GroupSum | ShardSum)
@@ -313,7 +318,14 @@ class Asked:
     def _rows(self, records: Batch) -> Dataset:
         # Not by `from_values`: records that no reader would let through must do no harm either.
         labels = None if records.labels is None else records.labels.numpy()
-        return Dataset(ArraySource(records.values.numpy(), labels), self._schema, "made up")
+        values = records.values.numpy()
+        if not self._copies:
+            return Dataset(ArraySource(values, labels), self._schema, "made up")
+        unit = np.repeat(np.arange(len(values)), np.resize(self._copies, len(values)))
+        unit = np.random.default_rng(0).permutation(unit)  # a unit's records lie anywhere
+        source = ArraySource(values[unit], None if labels is None else labels[unit])
+        about = Unit("unit", "made up", _PER_UNIT)
+        return Dataset(source, self._schema, "made up", units=Units(about, unit.tolist, "made up"))
 
     def _answers(
         self, rows: Dataset, times: int, rate: float | None = None, **samplers: Any

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -29,6 +30,8 @@ _LENGTHS = (1.0, 2.0, 1e6)
 _WIDE, _FILED, _NARROW = 256, 128, 128
 _MARK = 7.0  # no other record has it
 _ROOT = math.sqrt(0.5)
+# Records of units, in turns, and how many units stand beside: with their records, past the chunks of a reader and of a map.
+_COPIES, _UNITS = (20, 1, 3), (0, 16, 127)
 
 _ADDED, _REPLACED, _ZERO = (
     Neighbours.ADD_REMOVE,
@@ -52,6 +55,8 @@ def mechanisms(*, full: bool = False, counts: Sequence[int] | None = None) -> li
         _second_moment(4, counts),
         *(_gradients(route, 4, _ZERO, counts) for route in ROUTES),
         _sampled(4, counts),
+        _of_units(_plain(4, _ZERO, _UNITS)),
+        _of_units(_gradients("products", 4, _ZERO, _UNITS)),
         _groups(4, counts),
         _groups(4, _FILLED, parts=3),
         _shards(4, counts),
@@ -66,10 +71,22 @@ def mechanisms(*, full: bool = False, counts: Sequence[int] | None = None) -> li
             *(_gradients(route, 4, _REPLACED, counts) for route in ROUTES),
             *(_gradients(route, 4, _ADDED, counts, rate=0.5) for route in ROUTES),
             _sampled(2, counts, rate=0.2, effort=4),
+            _of_units(_plain(4, _REPLACED, _UNITS)),
+            _of_units(_filed(4, _ADDED, _UNITS)),
+            _of_units(_product(4, _UNITS)),
+            _of_units(_second_moment(4, _UNITS)),
+            *(_of_units(_gradients(route, 4, _ADDED, _UNITS, rate=0.5)) for route in ROUTES),
+            _of_units(_groups(4, _UNITS, rate=0.5)),
+            _of_units(_shards(4, _UNITS, rate=0.5)),
             *(_groups(4, *kind, rate=0.5) for kind in ((counts, 1), (_FILLED, 3))),
             *(_shards(4, *kind, rate=0.5) for kind in ((counts, 1), (_FILLED, 3))),
         ]
     return found
+
+
+def _of_units(mechanism: Mechanism) -> Mechanism:
+    """The same where units are protected: of one record, of a few, and of more than count."""
+    return replace(mechanism, name=f"{mechanism.name}, of units", copies=_COPIES)
 
 
 # -- records -------------------------------------------------------------------------------------------------------------
