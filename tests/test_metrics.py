@@ -337,7 +337,9 @@ def test_the_judge_is_a_fixed_network_of_the_training_images(monkeypatch, tmp_pa
     monkeypatch.setattr(ConvNet, "epochs", 2)
     real, train = stripes(120, 1), stripes(140, 2)
     grey = 0.5 * stripes(150).images + 0.3
-    synthetic = Dataset.from_arrays(grey.astype(np.float32), stripes(150).labels, classes=real.schema.classes)
+    synthetic = Dataset.from_arrays(
+        grey.astype(np.float32), stripes(150).labels, classes=real.schema.classes
+    )
 
     def distance(**how):
         return evaluate(synthetic, real, metrics="frechet.judge", train=train, **how)[
@@ -358,7 +360,9 @@ def test_the_judge_is_a_fixed_network_of_the_training_images(monkeypatch, tmp_pa
     assert not (tmp_path / "judges").exists()
     train.published_as = "some-set:train"
     assert distance().value == pytest.approx(found.value, rel=1e-6)
-    (kept,) = (tmp_path / "judges").iterdir()
+    assert [p.name for p in (tmp_path / "judges").iterdir()] == [
+        "some-set-train.cnn.seed0.safetensors"
+    ]
     monkeypatch.setattr(ConvNet, "fit", None)  # from here on it is read, not trained
     assert distance().value == pytest.approx(found.value, rel=1e-6)
 

@@ -183,7 +183,7 @@ def plan(
         # How many units there are stands in the rows, and none is read.
         protected, size = load(spec, **stated, unit=unit, per_unit=per_unit).unit, None
     warn_large_delta(budget, size)
-    statement = synthesizer.promise(schema, budget, protected)
+    statement = synthesizer.promise(schema, budget, protected, size=size)
     charges, spent, under = statement.charges, statement.epsilon, statement.epsilon_under()
     if as_json:
         kept = ("epsilon", "delta", "neighbours", "unit", "budget", "releases", "epsilon_under")

@@ -42,7 +42,7 @@ INCEPTION = "fid-inception"
 _DISTANCES = Family("Distance of the images", "Between Inception features; less is better.")
 _JUDGED = Family(
     "Distance to a judge of these images",
-    "Between features of a network trained on the real training images; less is better, and only numbers of one data set compare.",
+    "Between features of a network trained on the real training images; less is better. Only numbers of one data set compare.",
 )
 _JUDGE_SEED = 0  # one network for all runs on a data set, whatever their seed
 _CHUNK = 1024
