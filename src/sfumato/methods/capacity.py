@@ -22,6 +22,9 @@ from dataclasses import dataclass
 
 WIDEST = 324  # axes of the pooled second moment
 _USUAL = 16_000.0  # r of 60,000 records at ε = 1, δ = 1e-5 under zero-out, where today's sizes were found
+_MEANS_SEEN = (
+    100.0  # r below which the spread of records would hide what little is known of class means
+)
 _EDGES_OVER = 16.0  # r ÷ √(2 axes) from which leading directions stand out of the noise
 _CLASS_SEEN = 80.0  # r ÷ classes
 _CLUSTERS_SEEN = 200.0
@@ -53,6 +56,7 @@ class Capacity:
     coordinates: int  # that clusters are told apart by
     rounds: int  # of Lloyd's algorithm; 0: a class is one Gaussian
     own: int  # directions with a second moment of each cluster's own; 0: clusters of a class share one
+    spread: float  # of samples around class means that hardly stand out of their noise, against that of records
     shares: Shares
     why: str  # in a sentence, of public numbers
 
@@ -100,6 +104,7 @@ def capacity_of(
         coordinates=min(basis, max(4, round(16 * growth))),
         rounds=rounds,
         own=own,
+        spread=min(1.0, r / _MEANS_SEEN),
         shares=shares,
         why=_told(records, noise_multiplier, r, each, pooled, several, clusters, own),
     )

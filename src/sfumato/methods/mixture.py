@@ -420,7 +420,7 @@ def pooled_moment(
         moment = (kept + rest.diag()) * (prior[:, None] * prior) * stretch
     else:
         # Variance falls as the prior says, and is as large as records are long.
-        moment = (prior**4 * squared / (prior**2).sum()).diag()
+        moment = (prior**4 * size.spread**2 * squared / (prior**2).sum()).diag()
     moment += torch.eye(band, dtype=moment.dtype) * max(1e-9, 1e-6 * float(moment.trace()) / band)
     values, vectors = torch.linalg.eigh(moment)
     spectrum = values.flip(0)[: size.basis].clamp(min=1e-9)
