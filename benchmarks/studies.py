@@ -172,7 +172,7 @@ def units(given: Namespace) -> None:
 def xray_fits(train: Dataset, test: Dataset, epsilon: float, given: Namespace) -> list[list[float]]:
     found = []
     for seed in range(given.seeds or 3):
-        model = sfumato.Mixture(refine=False, seed=seed).fit(train, budget(epsilon))
+        model = sfumato.Mixture(seed=seed).fit(train, budget(epsilon))
         found.append(judged(model.sample(5000, seed=seed), test, seed))
         tell(epsilon, seed, found[-1])
     return found

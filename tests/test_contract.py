@@ -30,8 +30,10 @@ CASES = {
     for name, cls in find_methods().items()
     for case in cases_of(cls)
 }
-CASES["mixture, codec"] = Case(sfumato.Mixture, {"candidates": 2, "codec": "dct:16"})
-CASES["mixture, not refined"] = Case(sfumato.Mixture, {"refine": False, "cluster_directions": 4})
+CASES["mixture, codec"] = Case(
+    sfumato.Mixture, {"refine": True, "candidates": 2, "codec": "dct:16"}
+)
+CASES["mixture, refined"] = Case(sfumato.Mixture, {"refine": True, "candidates": 2})
 
 
 @pytest.mark.parametrize("check", CHECKS)

@@ -195,6 +195,20 @@ def test_no_row_is_read_or_counted_before_the_reservation(ledger, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
+def test_a_plan_that_follows_the_number_of_records_counts_them_only_where_that_is_public(
+    ledger, tmp_path
+):
+    data = Dataset(Untouchable(), pictures().schema, "untouchable")
+    private = Budget(epsilon=1.0, delta=DELTA, neighbours=Neighbours.ADD_REMOVE)
+    # Refused by the ledger, which is of another relation, before anybody counts.
+    with pytest.raises(BadInput, match="kept under zero-out"):
+        sfumato.Mixture().fit(data, private, out=tmp_path / "run", ledger=ledger)
+    with pytest.raises(AssertionError, match="counted"):
+        sfumato.Mixture().fit(data, ONE, out=tmp_path / "run", ledger=ledger)
+    assert states(ledger) == []
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_table_is_not_read_on_the_command_line_before_the_reservation(
     ledger, tmp_path, monkeypatch
 ):

@@ -15,6 +15,7 @@ from data import stripes
 from sfumato.data import Dataset
 from sfumato.errors import BadInput
 from sfumato.evaluation import evaluate
+from sfumato.evaluation.classifiers import ConvNet
 from sfumato.evaluation.distributions import (
     cluster_counts,
     different_bins,
@@ -327,3 +328,45 @@ def test_features_are_kept_for_published_sets_only(monkeypatch, tmp_path):
     assert evaluate(synthetic, published, metrics="fid")["fid"].value == first
     evaluate(synthetic, stripes(40, 3), metrics="fid")
     assert len(list((tmp_path / "features").iterdir())) == 1
+
+
+def test_the_judge_is_a_fixed_network_of_the_training_images(monkeypatch, tmp_path):
+    """The distance is that of the features of a `ConvNet` trained by hand; other run seeds and a kept network change nothing."""
+    monkeypatch.setenv("SFUMATO_CACHE", str(tmp_path))
+    monkeypatch.setattr(ConvNet, "least_images", 300)
+    monkeypatch.setattr(ConvNet, "epochs", 2)
+    real, train = stripes(120, 1), stripes(140, 2)
+    grey = 0.5 * stripes(150).images + 0.3
+    synthetic = Dataset.from_arrays(
+        grey.astype(np.float32), stripes(150).labels, classes=real.schema.classes
+    )
+
+    def distance(**how):
+        return evaluate(synthetic, real, metrics="frechet.judge", train=train, **how)[
+            "frechet.judge"
+        ]
+
+    own = ConvNet(0)
+    rows = [next(d.batches(len(d))).pixels() for d in (train, synthetic, real)]
+    own.fit(rows[0], torch.from_numpy(train.labels), train.schema.n_classes, lambda share: None)
+    with torch.no_grad():
+        features = [own.network_[0](part).double().numpy() for part in rows[1:]]
+    expected = frechet_distance(*map(moments_of, features))
+    assert expected > 1e-3
+    found = distance()
+    assert found.value == pytest.approx(expected, rel=1e-3)
+    assert "TRAINING" in found.source and "READS THE REAL TRAINING DATA" in found.note
+    assert distance(seed=5).value == pytest.approx(found.value, rel=1e-6)
+    assert not (tmp_path / "judges").exists()
+    train.published_as = "some-set:train"
+    assert distance().value == pytest.approx(found.value, rel=1e-6)
+    assert [p.name for p in (tmp_path / "judges").iterdir()] == [
+        "some-set-train.cnn.seed0.safetensors"
+    ]
+    monkeypatch.setattr(ConvNet, "fit", None)  # from here on it is read, not trained
+    assert distance().value == pytest.approx(found.value, rel=1e-6)
+
+
+def test_the_judge_needs_the_training_images():
+    with pytest.raises(BadInput, match="training data"):
+        evaluate(stripes(30), stripes(30, 1), metrics="frechet.judge")

@@ -439,7 +439,9 @@ def test_every_metric_has_an_interval_a_source_and_full_progress(hurried, make):
         assert metric.low <= metric.value <= metric.high, metric.name
         assert real.name in metric.source
         assert ("not covered by ε" in metric.source) != ("synthetic data only" in metric.source)
-        assert ("TRAINING" in metric.source) == metric.name.startswith(("memor", "curve.eff"))
+        assert ("TRAINING" in metric.source) == metric.name.startswith(
+            ("memor", "curve.eff", "frechet.judge")
+        )
     json.dumps(found.to_json(), allow_nan=False)
 
 

@@ -16,8 +16,8 @@ from sfumato.data import Batch, Column, Dataset, Schema
 from sfumato.errors import BadInput
 from sfumato.generators.mixture import GaussianMixture, RangeFit
 from sfumato.methods import Mixture
+from sfumato.methods import mixture as module
 from sfumato.methods.base import as_bytes
-from sfumato.methods.mixture import Capacity
 from sfumato.methods.moments import (
     above_edge,
     counted,
@@ -214,7 +214,7 @@ def test_after_clipping_means_are_what_was_wanted():
 @pytest.mark.parametrize("own", [0, 10])
 @pytest.mark.parametrize("refine", [True, False])
 def test_shares_of_the_budget_add_up_to_one(refine, own):
-    method = Mixture(refine=refine, cluster_directions=own)
+    method = Mixture(refine=refine, tone=False, cluster_directions=own)
     plan = plan_of(method, halves(4).schema, 3.0)
     assert ("cluster second moments" in [charge.label for charge in plan]) == (own > 0)
     spent = sum(charge.steps * (3.0 / charge.noise_multiplier) ** 2 for charge in plan)
@@ -258,8 +258,8 @@ def two_ways(n: int = 4000) -> Dataset:
 
 
 def test_clusters_vary_as_their_own_records_do_where_they_have_their_own_covariances(monkeypatch):
-    plain = Capacity.of
-    monkeypatch.setattr(Capacity, "of", lambda *facts: replace(plain(*facts), clusters=2))
+    plain = module.capacity_of
+    monkeypatch.setattr(module, "capacity_of", lambda *facts: replace(plain(*facts), clusters=2))
     ratio = {}
     for own in (0, 8):
         fitted = Mixture(refine=False, cluster_directions=own).fit(two_ways(), SEVERAL)
@@ -370,7 +370,7 @@ def test_a_gradient_is_clipped_as_a_whole():
 
 def test_refinement_prefers_records_to_draws_and_streams(monkeypatch):
     data = halves()
-    fitted = Mixture().fit(data, SEVERAL)
+    fitted = Mixture(refine=True).fit(data, SEVERAL)
     records, labels = torch.from_numpy(data.images)[:500], torch.from_numpy(data.labels)[:500]
     real, drawn, wrong = (
         float(fitted.refinement_.scores(data.schema, some, of).mean())
@@ -397,8 +397,8 @@ def test_an_interrupted_refinement_goes_on_without_asking_again(tmp_path, monkey
 
     monkeypatch.setattr(OuterSum, "__call__", counted)
     with pytest.raises(KeyboardInterrupt):
-        Mixture().fit(halves(100), SEVERAL, out=tmp_path / "run")
-    fitted = Mixture().fit(halves(100), SEVERAL, out=tmp_path / "run", resume=True)
+        Mixture(refine=True).fit(halves(100), SEVERAL, out=tmp_path / "run")
+    fitted = Mixture(refine=True).fit(halves(100), SEVERAL, out=tmp_path / "run", resume=True)
     assert len(asked) == 4 + STEPS - 3
     assert len(fitted.sample(5)) == 5
 
@@ -469,7 +469,7 @@ def test_records_are_encoded_once_a_fit_and_not_remembered(monkeypatch):
     )
     Mixture(codec="dct:16", refine=False).fit(halves(100), SEVERAL)
     assert len(calls) == len(set(calls))  # the records, and the public ones that the wall tries
-    fitted = Mixture(codec="dct:16", candidates=2).fit(halves(100), SEVERAL)
+    fitted = Mixture(codec="dct:16", refine=True, candidates=2).fit(halves(100), SEVERAL)
     assert fitted._codec is fitted.codec_
     gc.collect()
     assert not [held for held in gc.get_objects() if type(held) is Remembered]

@@ -64,8 +64,7 @@ def demo(out: Path, name: str, settings: tuple[str, ...], quiet: bool) -> None:
         "images on real ones and writes a report; the first time this takes a few minutes."
     )
     budget = budget_of(DEMO_EPSILON, DEMO_DELTA, "zero-out")
-    # Plain, for an answer in seconds; refining takes minutes.
-    given = {"refine": "false", **parse_settings(settings)}
+    given = parse_settings(settings)
     try:
         data = load_data(f"{name}:train", progress)
         load_data(f"{name}:test", progress)
@@ -117,7 +116,7 @@ def demo(out: Path, name: str, settings: tuple[str, ...], quiet: bool) -> None:
     click.echo(f"  {command} sample {run} -n 60000 --out synthetic.npz")
     click.echo(f"  {command} plan {DEMO_METHOD} --data {name}:train --epsilon 0.5 --delta 1e-5")
     click.echo(
-        f"  {command} demo --out runs/refined --set refine=true   (better images, in minutes)"
+        f"  {command} demo --out runs/refined --set refine=true   (better for linear classifiers, in minutes)"
     )
     click.echo(f"  {command} --help")
 

@@ -188,7 +188,7 @@ def plan(
         # How many units there are stands in the rows, and none is read.
         protected, size = load(spec, **stated, unit=unit, per_unit=per_unit).unit, None
     warn_large_delta(budget, size)
-    statement = synthesizer.promise(schema, budget, protected)
+    statement = synthesizer.promise(schema, budget, protected, size=size)
     charges, spent, under = statement.charges, statement.epsilon, statement.epsilon_under()
     booked = None
     if ledger_folder is not None:

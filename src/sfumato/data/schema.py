@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 from sfumato.errors import BadInput
@@ -112,6 +112,9 @@ class Schema:
     column that holds the class. `value_range` says which stored numbers of an image stand for
     black and white, in the units of its file; None leaves that to the stored type, which settles
     it for bytes (0 … 255), and means 0 … 1 for floating point rows of a Batch.
+    `records` is how many records there are, where somebody who may tell has said so (a fit, of a
+    relation that makes the number public); it is a fact of one part of the data and not of their
+    form, so it is neither compared nor written down.
 
     Guarantee: two schemas are equal exactly when their public facts are, and
     `from_json(to_json())` is the identity.
@@ -123,6 +126,7 @@ class Schema:
     columns: tuple[Column, ...] = ()
     label: str | None = None
     value_range: ValueRange | None = None
+    records: int | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         if self.kind not in get_args(SchemaKind):

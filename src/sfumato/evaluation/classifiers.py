@@ -334,6 +334,14 @@ class _ImageNetwork:
                 step(1.0 / (epochs * batches))
         self.network_.eval()
 
+    def restored(
+        self, shape: torch.Size, n_classes: int, state: dict[str, torch.Tensor]
+    ) -> nn.Sequential:
+        """The network that `fit` trained once for such images, from its weights."""
+        self.network_ = self._build(shape, n_classes).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.network_.load_state_dict(state)
+        return self.network_.eval()
+
     @torch.no_grad()
     def predict(self, rows: torch.Tensor) -> torch.Tensor:
         return torch.cat([self.network_(part).argmax(1) for part in rows.split(500)])

@@ -1,21 +1,30 @@
-"""FID and KID: how far the features of synthetic images lie from those of real ones.
+"""Fréchet and kernel distances: how far the features of synthetic images lie from those of real ones.
 
 Features are the 2048 pooled activations of the FID's Inception network (public weights). FID (Heusel et al. 2017) is the
 Fréchet distance of the two Gaussians with the features' moments, |m₁ − m₂|² + tr(S₁ + S₂ − 2(S₁S₂)^½); KID (Bińkowski et
-al. 2018) is the squared MMD with the kernel (x·y/dim + 1)³, estimated without bias. Both read real images and are not
-covered by ε.
+al. 2018) is the squared MMD with the kernel (x·y/dim + 1)³, estimated without bias.
+
+Inception has learnt photographs. `frechet.judge` takes the same distance where these very images are told apart: in the last
+hidden layer of the project's convolutional network, trained on the REAL TRAINING images with a fixed seed. All of these read
+real images and are not covered by ε.
 """
 
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
 from scipy.stats import t as student
+from torch import nn
 
-from sfumato.errors import BadInput
+from sfumato.errors import BadInput, SfumatoError
+from sfumato.evaluation.classifiers import ConvNet
 from sfumato.evaluation.metrics import (
     NORMAL_95,
     Array,
@@ -27,9 +36,15 @@ from sfumato.evaluation.metrics import (
     joined,
     register,
 )
+from sfumato.files import atomic_path
 
 INCEPTION = "fid-inception"
 _DISTANCES = Family("Distance of the images", "Between Inception features; less is better.")
+_JUDGED = Family(
+    "Distance to a judge of these images",
+    "Between features of a network trained on the real training images; less is better. Only numbers of one data set compare.",
+)
+_JUDGE_SEED = 0  # one network for all runs on a data set, whatever their seed
 _CHUNK = 1024
 
 
@@ -231,3 +246,73 @@ def kid(comparison: Comparison, seed: int, step: Step) -> Measurement:
     value, low, high = kernel_distance(synthetic, real, seed=seed)
     step(0.1)
     return Measurement(value, low, high, comparison.drawn_note())
+
+
+@register(
+    "frechet.judge",
+    "Fréchet distance in the last hidden layer of a CNN trained on the real training images (less is better)",
+    title="Fréchet distance, CNN of the real images",
+    family=_JUDGED,
+    kinds=("images",),
+    reads="train",
+    where=lambda schema: schema.n_classes >= 2,
+)
+def judge(comparison: Comparison, seed: int, step: Step) -> Measurement:
+    body = _judge(comparison, lambda share: step(0.8 * share))
+    rows = {
+        "synthetic": comparison.synthetic[0][comparison.chosen("synthetic", seed)],
+        "real": comparison.real[0][comparison.chosen("real", seed)],
+    }
+    synthetic, real = (_hidden(body, part) for part in rows.values())
+    step(0.1)
+    found = frechet(synthetic, real)
+    step(0.1)
+    half = NORMAL_95 * found.error
+    loud = "READS THE REAL TRAINING DATA: its network learnt from them, so publish it only where that is acceptable"
+    bias = (
+        f"about {found.bias:.3g} of it is the bias of finite samples"
+        if found.bias > 0.01 * found.value
+        else ""
+    )
+    note = joined((loud, comparison.drawn_note(), bias))
+    return Measurement(found.value, max(0.0, found.value - half), found.value + half, note)
+
+
+def _judge(comparison: Comparison, step: Step) -> nn.Module:
+    """All but the last layer of the trained network; of published images it is kept, since anyone can train it."""
+    left = 1.0
+
+    def counted(share: float) -> None:
+        nonlocal left
+        left -= share
+        step(share)
+
+    def make() -> nn.Module:
+        rows, labels = comparison.train
+        assert labels is not None
+        present = labels.unique()
+        if len(present) < 2:
+            raise BadInput(
+                "The training images given are all of one class, so a network has nothing to learn; pass all of them."
+            )
+        classifier, kept = ConvNet(_JUDGE_SEED), comparison.kept_judge(f"cnn.seed{_JUDGE_SEED}")
+        if kept is not None and kept.exists():
+            try:
+                return classifier.restored(rows.shape[1:], len(present), load_file(kept))[0]
+            except (SafetensorError, RuntimeError, OSError):
+                kept.unlink(missing_ok=True)  # damaged: trained again
+        classifier.fit(rows, torch.searchsorted(present, labels), len(present), counted)
+        if kept is not None:
+            state = {k: v.contiguous() for k, v in classifier.network_.state_dict().items()}
+            with suppress(SfumatoError, OSError), atomic_path(kept) as temporary:
+                save_file(state, temporary)
+        return classifier.network_[0]
+
+    body = comparison.once("judge", make)
+    step(max(0.0, left))
+    return body
+
+
+@torch.no_grad()
+def _hidden(body: nn.Module, rows: torch.Tensor) -> torch.Tensor:
+    return torch.cat([body(part) for part in rows.split(500)])

@@ -350,8 +350,12 @@ class Comparison:
             return None
         size = len(self.real[0])
         drawn = "" if size <= self.most_embedded else f".{self.most_embedded}.seed{seed}"
-        stem = f"{published.replace(':', '-')}.{name}{drawn}"
-        return cache_folder() / "features" / f"{stem}.safetensors"
+        return _cached("features", published, f"{name}{drawn}")
+
+    def kept_judge(self, name: str) -> Path | None:
+        """Where a network that learnt from a published training set lies in the cache; None for any other set."""
+        published = None if self._train is None else self._train.published_as
+        return None if published is None else _cached("judges", published, name)
 
     def drawn_note(self) -> str:
         """A remark when not every record was looked at, or may not have been; empty otherwise."""
@@ -361,6 +365,10 @@ class Comparison:
         if max(sizes) <= self.most_embedded:
             return ""
         return f"computed from {self.most_embedded:,} records drawn from each larger set"
+
+
+def _cached(folder: str, published: str, what: str) -> Path:
+    return cache_folder() / folder / f"{published.replace(':', '-')}.{what}.safetensors"
 
 
 _METRICS: dict[str, MetricInfo] = {}
@@ -461,7 +469,7 @@ def evaluate(
 
     `metrics` are names from `list_metrics()`; the first part of a name ("accuracy") stands for its whole family.
     `preset` ("quick", "paper", "full") adds those of `preset_metrics`; with neither it is "quick". `train` is the set
-    that the synthesizer WAS fitted to, read by the memorisation check only. `networks` replaces a pretrained network
+    that the synthesizer WAS fitted to, read by the metrics that say so (`reads`). `networks` replaces a pretrained network
     ("fid-inception", "lpips-alexnet") by another function of pixels. `size_is_public` says that the numbers of real records
     may be written down (never so under add-remove); without it they are told of named sets only. `seed` fixes everything
     random. With an `engine` ("ray", "ray:ADDRESS") each family of metrics is computed there, with the same numbers.

@@ -143,6 +143,8 @@ class Method(Learnt, Configured, ABC):
     AT_ONCE: ClassVar[int] = 1000  # records that are drawn at a time
     # Settings of earlier versions, and which value is built in now; `...` for one that came after the releases.
     FORMER: ClassVar[Mapping[str, Any]] = {}
+    # Whether queries follow the number of records, `schema.records`, where that is public; else it is never asked for.
+    FOLLOWS_SIZE: ClassVar[bool] = False
     TINY: ClassVar[Mapping[str, Any]] = {}  # settings with which a fit takes a moment, for tests
 
     seed: int = setting(
@@ -216,9 +218,20 @@ class Method(Learnt, Configured, ABC):
         self._check(schema)
 
     @final
-    def promise(self, schema: Schema, budget: Budget, unit: Unit = RECORDS) -> PrivacyStatement:
-        """The statement that a fit would end with. Touches no data."""
-        return self._promised(schema, budget, unit)[1]
+    def promise(
+        self, schema: Schema, budget: Budget, unit: Unit = RECORDS, *, size: int | None = None
+    ) -> PrivacyStatement:
+        """The statement that a fit would end with. Touches no data.
+
+        `size` is the number of records, or units, for methods whose queries follow it; where the relation makes it private it is
+        not used.
+        """
+        return self._promised(self._sized(schema, budget, size), budget, unit)[1]
+
+    def _sized(self, schema: Schema, budget: Budget, size: int | None) -> Schema:
+        """The schema with the number of records, if that is public and the queries follow it."""
+        told = self.FOLLOWS_SIZE and budget.neighbours.size_is_public
+        return replace(schema, records=size if told else None)
 
     def _promised(
         self, schema: Schema, budget: Budget, unit: Unit = RECORDS
@@ -278,7 +291,8 @@ class Method(Learnt, Configured, ABC):
         as the work goes on, and `resume=True` goes on with an interrupted one: a release that was saved is not made again,
         so nothing is spent twice.
         `ledger` is the folder of the data set's ledger (`privacy.dataset_ledger`): before a row is read, even to count, the plan
-        is reserved in it, together with all earlier runs on the same data, or refused.
+        is reserved in it, together with all earlier runs on the same data, or refused. (A method whose plan follows the number of
+        records counts them before, where that number is public.)
         `engine` says where sums over records run: "local", "ray" (a cluster on this machine), "ray:ADDRESS", or an object of
         `sfumato.engines`; every one gives the same totals.
         """
@@ -334,7 +348,8 @@ class Method(Learnt, Configured, ABC):
                 f"{saved.path} is a run of {config['method']}, not of {self.info.name}; a release serves its own method."
             )
         schema, budget = Schema.from_json(config["schema"]), saved.budget
-        if any(query.steps is not None for query in self.queries(schema, budget)):
+        sized = self._sized(schema, budget, config["data"]["size"])
+        if any(query.steps is not None for query in self.queries(sized, budget)):
             raise BadInput(
                 f"{self.info.name} reads the private data while it trains, so it cannot train again from a saved release."
             )
@@ -394,9 +409,14 @@ class Method(Learnt, Configured, ABC):
                 self._load_from(with_run)
                 with_run.close()
                 return self
+            # A plan that follows the number of records is made when that is known; it is counted only where it is public.
+            first = self.FOLLOWS_SIZE and budget.neighbours.size_is_public
+            size = self._public_size(data, budget, earlier) if first else None
+            schema = self._sized(schema, budget, size)
             if earlier is None:
                 reservation = self._reserve(book, store, schema, budget, unit)
-            size = self._public_size(data, budget, earlier)
+            if not first:
+                size = self._public_size(data, budget, earlier)
             if earlier is None:
                 # With units the rows are divided inside the wall only, where their shares go with them.
                 total = engine.total if engine is not None and data.units is None else None
@@ -415,7 +435,7 @@ class Method(Learnt, Configured, ABC):
                 self._begin(store, schema, budget, earlier, known, unit)
             if earlier is not None:
                 store.adopt(earlier.answers())
-            self._train(data, store, budget, public, progress, unit, engine)
+            self._train(data, schema, store, budget, public, progress, unit, engine)
             if out is not None:
                 self._seal(store)
                 export(store, Path(out))
@@ -455,7 +475,7 @@ class Method(Learnt, Configured, ABC):
                     f"The run in {store.folder} has a reservation in a data set's ledger; resume it with that (--ledger)."
                 )
             return None
-        promised = self.promise(schema, budget)
+        promised = self._promised(schema, budget)[1]
         if not promised.sound:
             raise BadInput(
                 "These settings of a paper do not keep the budget they are given, so no ledger can hold them to a limit; leave "
@@ -463,7 +483,7 @@ class Method(Learnt, Configured, ABC):
             )
 
         def plan_at(other: Budget) -> Plan:
-            return self.promise(schema, other).charges
+            return self._promised(schema, other)[1].charges
 
         return book.reserve(
             store,
@@ -507,6 +527,7 @@ class Method(Learnt, Configured, ABC):
     def _train(
         self,
         data: Dataset,
+        schema: Schema,
         store: RunStore,
         budget: Budget,
         public: Dataset | None,
@@ -518,7 +539,7 @@ class Method(Learnt, Configured, ABC):
         for name in learnt(self):
             delattr(self, name)  # of an earlier fit: a run keeps what it paid for itself
         store.rewind_log(store.checkpoint().step)
-        promised, queries = store.charges, self.queries(data.schema, budget)
+        promised, queries = store.charges, self.queries(schema, budget)
         counted = claimed(promised, queries)
         ledger = _ledger(promised, budget, sound=counted is None)
         self.schema_ = data.schema

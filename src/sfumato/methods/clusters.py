@@ -31,7 +31,8 @@ from sfumato.methods.moments import (
 from sfumato.privacy import Gate
 
 if TYPE_CHECKING:
-    from sfumato.methods.mixture import Capacity, Classes, Pooled
+    from sfumato.methods.capacity import Capacity
+    from sfumato.methods.mixture import Classes, Pooled
 
 COUNT = 0.4  # of a count beside a vector of length 1
 _COUNTABLE = 5.0  # a cluster's records ÷ the noise of their count
@@ -53,6 +54,8 @@ def clustered(
     random: torch.Generator,
 ) -> GaussianMixture:
     """The mixture, from class moments (classes, basis, basis) that are known."""
+    if not size.rounds:
+        return _one_each(classes, pooled, moments)
     width = size.coordinates
     # Only as many clusters as can be counted: the others lie where no record comes.
     doubt = data.noise_std(round_label(0)) / COUNT
@@ -89,6 +92,19 @@ def clustered(
         weights=weights.float(),
         offsets=offsets.float().contiguous(),
         factors=factors.float().contiguous(),
+        residual=pooled.residual.float(),
+    )
+
+
+def _one_each(classes: Classes, pooled: Pooled, moments: Tensor) -> GaussianMixture:
+    """A class is one Gaussian."""
+    each = len(classes.counts)
+    return GaussianMixture(
+        means=classes.means.contiguous(),
+        basis=pooled.basis,
+        weights=torch.ones(each, 1),
+        offsets=torch.zeros(each, 1, moments.shape[-1]),
+        factors=torch.linalg.cholesky(moments).float()[:, None].contiguous(),
         residual=pooled.residual.float(),
     )
 

@@ -31,6 +31,7 @@ from sfumato.data import Batch, Schema
 from sfumato.errors import BadInput
 from sfumato.generators.mixture import GaussianMixture, RangeFit
 from sfumato.methods.base import Workspace, as_bytes
+from sfumato.methods.capacity import WIDEST, Capacity, capacity_of, usual_records
 from sfumato.methods.clusters import COUNT, OWN_MOMENTS, clustered, round_label
 from sfumato.methods.counts import apportion
 from sfumato.methods.decoded import Encoded
@@ -54,18 +55,17 @@ from sfumato.methods.refinement import (
 from sfumato.methods.registry import MethodInfo
 from sfumato.methods.saved import part
 from sfumato.methods.settings import setting
-from sfumato.privacy import Budget, Gate, Query
+from sfumato.methods.tone import ToneCurve, tone_query
+from sfumato.privacy import Budget, Gate, Query, Release
 from sfumato.privacy.query import gaussian_noise
 from sfumato.public.codec import Codec
 from sfumato.public.linear import Axes, TurnedCodec, schema_codec
 from sfumato.public.products import row_product
 
-# Shares of the squared noise budget, against one another; the refinement's is against the sum of the others.
-_ROUGH, _LENGTH, _MEANS, _POOLED, _CLASSES, _LLOYD = 0.01, 0.005, 0.095, 0.35, 0.25, 0.28
-_OWN, _REFINEMENT = 0.35, 1 / 3
-_NOISE_AT_ONE = 3.73  # the noise multiplier of ε = 1, δ = 1e-5 under zero-out
+_REFINEMENT = 1 / 3  # its share of the squared noise budget, against the sum of the others
 _MOST_NUMBERS = 50_000_000  # in covariances of all clusters
 _RANGE_DRAWS = 4000
+CLASS_MOMENTS = "class second moments"
 
 
 class Mixture(Encoded):
@@ -87,10 +87,12 @@ class Mixture(Encoded):
     )
     TINY: ClassVar = {"candidates": 2}
     AT_ONCE = 4000
+    FOLLOWS_SIZE = True
 
     refine: bool = setting(
-        "Whether to draw more images than wanted and keep those most like the private ones; tables are not refined.",
-        default=True,
+        "Whether to draw more images than wanted and keep those most like the private ones: better for linear classifiers, not "
+        "for networks, and minutes instead of seconds; tables are not refined.",
+        default=False,
     )
     candidates: int = setting(
         "With refine: how many images are drawn for each one kept.",
@@ -99,42 +101,64 @@ class Mixture(Encoded):
         high=100,
         free=True,
     )
+    tone: bool = setting(
+        "Whether drawn pixels are mapped to a released histogram of gray levels, where records and noise are good for one; "
+        "not with a codec, and not for tables.",
+        default=True,
+    )
     codec: str | None = setting(
         "Public codec whose latent replaces pixels: none, dct:K, pca:K (with --public), or a pretrained one's path.",
         default=None,
     )
-    cluster_directions: int = setting(
-        "Directions in which each cluster has a covariance of its own; 50 may pay from ε = 10 on; 0: none.",
-        default=0,
+    cluster_directions: int | None = setting(
+        "Directions in which each cluster has a covariance of its own; 0: none; None: as many as records and noise are good for.",
+        default=None,
         low=0,
     )
 
     def queries(self, schema: Schema, budget: Budget) -> list[Query]:
         dim = schema_codec(schema).dim if self.codec is None else self.codec_facts(schema).dim
         classes = max(1, schema.n_classes)
-        size = Capacity.of(dim, schema, budget, self.cluster_directions)
+        size = self._capacity(dim, schema, budget, schema.records)
         clusters = classes * size.clusters
         if size.own and clusters * size.basis**2 > _MOST_NUMBERS:
             raise BadInput(
                 "mixture's cluster_directions are too much for so many classes and clusters; set it to 0."
             )
+        shares = size.shares
         asked = [
-            _mean("rough mean", dim, _ROUGH),
-            _length("length"),
-            _mean("class means", dim, _MEANS, segments=classes),
-            _length("length within classes"),
-            _length("squared length within classes"),
-            _square("pooled second moment", size.band, _POOLED),
-            _square("class second moments", size.by_class, _CLASSES, segments=classes),
+            _mean("rough mean", dim, shares.rough),
+            _length("length", shares.length),
+            _mean("class means", dim, shares.means, segments=classes),
+            _length("length within classes", shares.length),
+            _length("squared length within classes", shares.length),
         ]
-        around = _mean("", size.coordinates, _LLOYD / size.rounds, segments=clusters)
-        asked += [replace(around, label=round_label(number)) for number in range(size.rounds)]
+        if size.band:
+            asked.append(_square("pooled second moment", size.band, shares.pooled))
+        if size.by_class:
+            moments = _square(CLASS_MOMENTS, size.by_class, shares.classes, segments=classes)
+            asked.append(moments)
+        if size.rounds:
+            share = shares.clusters / size.rounds
+            around = _mean("", size.coordinates, share, segments=clusters)
+            asked += [replace(around, label=round_label(number)) for number in range(size.rounds)]
         if size.own:
-            asked.append(_square(OWN_MOMENTS, size.own, _OWN, segments=clusters))
+            asked.append(_square(OWN_MOMENTS, size.own, shares.own, segments=clusters))
+        if shares.tone and self._tones(schema):
+            asked.append(tone_query(schema, shares.tone))
         if self._refines(schema):
             share = _REFINEMENT * math.fsum(query.share for query in asked)
             asked.append(refinement_query(schema, share))
         return asked
+
+    def _capacity(self, dim: int, schema: Schema, budget: Budget, records: int | None) -> Capacity:
+        return capacity_of(
+            dim,
+            max(1, schema.n_classes),
+            records or usual_records(budget.delta),
+            gaussian_noise(budget),
+            self.cluster_directions,
+        )
 
     def _uses_public(self) -> bool:
         return self.codec is not None
@@ -142,18 +166,25 @@ class Mixture(Encoded):
     def _refines(self, schema: Schema) -> bool:
         return self.refine and refinable(schema)
 
+    def _tones(self, schema: Schema) -> bool:
+        return self.tone and schema.kind == "images" and self.codec is None
+
     def _fit(self, data: Gate, run: Workspace) -> None:
         codec = self._opened(data.schema, run)
-        size = Capacity.of(codec.dim, data.schema, data.budget, self.cluster_directions)
+        size = self._capacity(codec.dim, data.schema, data.budget, data.public_size)
+        run.progress.note(f"mixture: {size.why}.")
         encode = codec.encode if self.codec is None else data.remember(codec.encode)
         random = torch.Generator().manual_seed(self.seed)
         place = locate(data, codec, encode)
-        classes = class_means(data, place, encode)
+        classes = class_means(data, place, encode, faint=not size.band)
         pooled = pooled_moment(data, codec, classes, place.radius, size)
         moments = class_moments(data, classes, pooled, size.by_class)
         self.mixture_ = clustered(data, classes, pooled, moments, size, random)
         self.shares_ = classes.shares.to(torch.float32)
-        self.range_ = self._range_fit()
+        self.tone_: ToneCurve | None = None
+        self.range_, draws = self._range_fit()
+        if size.shares.tone and self._tones(data.schema):
+            self.tone_ = ToneCurve.learnt(data, classes.size, self.range_(draws))
         self.refinement_: Refinement | None = None
         if self._refines(data.schema):
             self.refinement_ = Refinement.learnt(
@@ -180,18 +211,23 @@ class Mixture(Encoded):
             return schema_codec(self.schema_)
         return self.codec_ if self.axes_ is None else TurnedCodec(self.codec_, self.axes_)
 
-    def _range_fit(self) -> RangeFit:
-        """One for all classes: of a class's own, the noise in its mean would make a mark that tells the class."""
+    def _range_fit(self) -> tuple[RangeFit, Tensor]:
+        """And the draws that it was fitted to.
+
+        One for all classes: of a class's own, the noise in its mean would make a mark that tells the class.
+        """
         codec, random = self._codec, torch.Generator().manual_seed(self.seed)
         if not codec.ranged:
-            return RangeFit.none(codec.dim)
+            return RangeFit.none(codec.dim), torch.zeros(0, codec.dim)
         labels = apportion(self.shares_, _RANGE_DRAWS, random)
         draws = codec.raw(self.mixture_.draw(labels, random))
-        return RangeFit.to(self.shares_ @ codec.raw(self.mixture_.means), draws)
+        return RangeFit.to(self.shares_ @ codec.raw(self.mixture_.means), draws), draws
 
     def _records(self, labels: Tensor, random: torch.Generator) -> Tensor:
         codec = self._codec
-        records = codec.finish(self.range_(codec.raw(self.mixture_.draw(labels, random))), random)
+        raw = self.range_(codec.raw(self.mixture_.draw(labels, random)))
+        tone: ToneCurve | None = getattr(self, "tone_", None)  # runs before 0.4 have none
+        records = codec.finish(raw if tone is None else tone(raw), random)
         return as_bytes(records) if self.schema_.kind == "images" else records
 
     def _sample(self, labels: Tensor, random: torch.Generator) -> Tensor:
@@ -206,7 +242,7 @@ class Mixture(Encoded):
         axes, chosen = part(state, "axes."), part(state, "refinement.")
         found = {"mixture_": kept(GaussianMixture), "range_": kept(RangeFit)}
         found["axes_"] = Axes(**axes) if axes else None
-        found["refinement_"] = None
+        found["refinement_"] = found["tone_"] = None
         if chosen:
             features = WhitenedFeatures(chosen["centre"], chosen["mixing"])
             found["refinement_"] = Refinement(features, chosen["weights"])
@@ -216,45 +252,14 @@ class Mixture(Encoded):
 # -- what is asked for ---------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Capacity:
-    """How much is asked of the records: a public rule of the schema and of how loud noise is at the budget."""
-
-    band: int  # axes of the pooled second moment
-    basis: int  # directions that classes and clusters are described in
-    by_class: int  # directions with a second moment of each class's own
-    clusters: int  # in each class
-    coordinates: int  # that clusters are told apart by
-    rounds: int
-    own: int  # directions with a second moment of each cluster's own
-
-    @classmethod
-    def of(cls, dim: int, schema: Schema, budget: Budget, own: int = 0) -> Capacity:
-        """For vectors of `dim` numbers; `own` directions with a second moment of each cluster's own are asked for."""
-        classes = max(1, schema.n_classes)
-        # Four times less noise is good for twice as many parameters of each kind; at 1 stand ε = 1, δ = 1e-5 under zero-out.
-        growth = min(max(math.sqrt(_NOISE_AT_ONE / gaussian_noise(budget)), 0.5), 2.5)
-        band = min(dim, 324)
-        basis = min(band, round(80 * math.sqrt(growth)))
-        return cls(
-            band=band,
-            basis=basis,
-            by_class=min(basis, max(4, math.isqrt(250_000 // classes))),
-            clusters=max(2, round(growth * min(24, max(4, 80 // classes)))),
-            coordinates=min(basis, round(16 * growth)),
-            rounds=3,
-            own=min(own, basis),
-        )
-
-
 def _mean(label: str, dim: int, share: float, *, segments: int = 1) -> Query:
     """Vectors in the unit ball, and a count beside them."""
     bound = math.hypot(1, COUNT)
     return Query(label=label, shape=(dim + 1,), bound=bound, segments=segments, share=share)
 
 
-def _length(label: str) -> Query:
-    return Query(label=label, shape=(1,), non_negative=True, share=_LENGTH)
+def _length(label: str, share: float) -> Query:
+    return Query(label=label, shape=(1,), non_negative=True, share=share)
 
 
 def _square(label: str, dim: int, share: float, *, segments: int = 1) -> Query:
@@ -270,6 +275,13 @@ def _known(batch: Batch) -> Tensor | None:
 def _radius(typical: float, largest: float) -> float:
     """A radius to clip to: a little more than a typical length, and never senseless when noise drowned it."""
     return min(max(1.05 * typical, 0.02 * largest), largest)
+
+
+def _mean_of(release: Release, unit: float, size: float, guess: float) -> float:
+    """The mean of one number a record, given in `unit`s; where noise drowns it, what one would guess without looking."""
+    doubt = release.noise_std * unit / size
+    weight = guess**2 / (guess**2 + 4 * doubt**2)  # the guess is good to half of itself
+    return guess + weight * (float(release.value) * unit / size - guess)
 
 
 Encode = Callable[[Batch], Tensor]  # (n records) → (n, numbers), row-wise
@@ -300,7 +312,8 @@ def locate(data: Gate, codec: Codec, encode: Encode) -> Place:
         lengths(lambda batch: (encode(batch) - centre, _known(batch)), reach),
         given=(centre, reach),
     )
-    return Place(centre, _radius(float(total.value) * reach / count, codec.bound))
+    typical = _mean_of(total, reach, count, 0.5 * codec.bound)
+    return Place(centre, _radius(typical, codec.bound))
 
 
 # -- 1. class means --------------------------------------------------------------------------------------------------------
@@ -325,7 +338,8 @@ class Classes:
         return self.counts > 0
 
 
-def class_means(data: Gate, place: Place, encode: Encode) -> Classes:
+def class_means(data: Gate, place: Place, encode: Encode, *, faint: bool) -> Classes:
+    """`faint`: noise is louder than most coefficients, so that only many of them together tell how strong they are."""
     classes, radius = max(1, data.schema.n_classes), place.radius
     release = data.sum(
         "class means",
@@ -335,6 +349,10 @@ def class_means(data: Gate, place: Place, encode: Encode) -> Classes:
     value, noise = release.value, release.noise_std
     seen, doubt = value[:, -1] / COUNT, noise / COUNT
     total = float(data.public_size or max(1.0, float(seen.sum())))
+    # Classes are taken for equally frequent as far as noise explains that they seem not to be.
+    even = total / classes
+    differ = max(0.0, float((seen - even).square().mean()) - doubt**2)
+    seen = even + (seen - even) * (differ / (differ + doubt**2))
     present = seen > min(2 * doubt, 0.5 * total / classes)
     if not bool(present.any()):
         present = torch.ones_like(present)
@@ -349,7 +367,7 @@ def class_means(data: Gate, place: Place, encode: Encode) -> Classes:
     pooled = wiener(pooled[None], torch.tensor([spread]), 8)[0]
     means = pooled.repeat(classes, 1)
     own = sums[present] / counts[present, None] - pooled
-    window = max(1, 24 // int(present.sum()))
+    window = 24 if faint else max(1, 24 // int(present.sum()))
     means[present] += wiener(own, noise * radius / counts[present], window)
     means = (means + place.centre).float()
 
@@ -374,7 +392,7 @@ class Pooled:
 def pooled_moment(
     data: Gate, codec: Codec, classes: Classes, radius: float, size: Capacity
 ) -> Pooled:
-    band, reach = size.band, 4 * radius
+    band, reach = size.band or min(codec.dim, WIDEST), 4 * radius
     # Halfway to equal variances: high frequencies are heard over the noise without drowning the low ones.
     expected = codec.prior()
     prior = (expected[:band] / expected[0]) ** 0.25
@@ -385,20 +403,24 @@ def pooled_moment(
 
     given = (classes.means, lift)
     total = data.sum("length within classes", lengths(lifted, reach), given=(*given, reach))
-    radius = _radius(float(total.value) * reach / classes.size, reach)
+    radius = _radius(_mean_of(total, reach, classes.size, 1.5 * radius), reach)
     squares = lengths(lifted, 3 * radius, power=2)
     total = data.sum("squared length within classes", squares, given=(*given, radius))
-    squared = float(total.value) * 9 * radius**2 / classes.size
-    release = data.sum("pooled second moment", scaled(lifted, radius), given=(*given, radius))
-    scale = radius**2 / classes.size
-    seen = symmetric(release.value.view(band, band)) * scale
-    # Off the diagonal, symmetrising has taken out half of the noise's variance.
-    kept = above_edge(seen, release.noise_std * scale / math.sqrt(2))
-    rest = smoothed(seen.diagonal() - kept.diagonal(), 24).clamp(min=0)
-    # Clipping shortened the long records; their squared length was asked for apart.
-    trace = float((kept.diagonal() + rest).sum())
-    stretch = min(max(squared / max(trace, 1e-12), 1.0), 3.0)
-    moment = (kept + rest.diag()) * (prior[:, None] * prior) * stretch
+    squared = max(_mean_of(total, 9 * radius**2, classes.size, radius**2), 0.1 * radius**2)
+    if size.band:
+        release = data.sum("pooled second moment", scaled(lifted, radius), given=(*given, radius))
+        scale = radius**2 / classes.size
+        seen = symmetric(release.value.view(band, band)) * scale
+        # Off the diagonal, symmetrising has taken out half of the noise's variance.
+        kept = above_edge(seen, release.noise_std * scale / math.sqrt(2))
+        rest = smoothed(seen.diagonal() - kept.diagonal(), 24).clamp(min=0)
+        # Clipping shortened the long records; their squared length was asked for apart.
+        trace = float((kept.diagonal() + rest).sum())
+        stretch = min(max(squared / max(trace, 1e-12), 1.0), 3.0)
+        moment = (kept + rest.diag()) * (prior[:, None] * prior) * stretch
+    else:
+        # Variance falls as the prior says, and is as large as records are long.
+        moment = (prior**4 * size.spread**2 * squared / (prior**2).sum()).diag()
     moment += torch.eye(band, dtype=moment.dtype) * max(1e-9, 1e-6 * float(moment.trace()) / band)
     values, vectors = torch.linalg.eigh(moment)
     spectrum = values.flip(0)[: size.basis].clamp(min=1e-9)
@@ -419,12 +441,15 @@ def pooled_moment(
 
 def class_moments(data: Gate, classes: Classes, pooled: Pooled, width: int) -> Tensor:
     """(classes, basis, basis); the first `width` directions have a second moment of each class's own."""
+    moments = pooled.spectrum.diag().repeat(len(classes.counts), 1, 1)
+    if not width:
+        return moments
     root = pooled.spectrum[:width] ** 0.25
     lift = (1 / root).float()
     target = (root**2).diag()  # the pooled moment in these coordinates
     radius = math.sqrt(float(target.trace()))
     release = data.sum(
-        "class second moments",
+        CLASS_MOMENTS,
         scaled(lambda batch: (pooled.latent(batch)[:, :width] * lift, batch.labels), radius),
         given=(classes.means, pooled.basis, lift, radius),
     )
@@ -437,7 +462,6 @@ def class_moments(data: Gate, classes: Classes, pooled: Pooled, width: int) -> T
     seen = seen * min(max(radius**2 / max(trace, 1e-12), 1.0), 3.0)
     doubts = release.noise_std * radius**2 / counts
     own = shrunk_moments(seen, target, doubts) * (root[:, None] * root)
-    moments = pooled.spectrum.diag().repeat(len(classes.counts), 1, 1)
     spectrum = pooled.spectrum[:width].expand(len(present), -1)
     moments[present, :width, :width] = positive(own, spectrum, 0.02)
     return moments

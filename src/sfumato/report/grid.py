@@ -317,7 +317,7 @@ def run_cell(cell: Cell) -> dict[str, Any]:
         model = get_method(cell["method"])(**{**cell["settings"], "seed": cell["seed"]})
         budget = Budget(epsilon=cell["epsilon"], delta=cell["delta"], neighbours=relation)
         public = load_public(cell["public"], train.schema) if cell["public"] else None
-        if not model.promise(train.schema, budget).sound:
+        if not model.promise(train.schema, budget).sound:  # whatever their number
             raise BadInput(
                 f"{cell['method']} with these settings is unsound and keeps no ε to be compared at; leave it out."
             )

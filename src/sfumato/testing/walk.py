@@ -22,7 +22,7 @@ import sfumato
 from sfumato.data import Batch
 from sfumato.methods import get_method
 from sfumato.privacy import PrivateData
-from sfumato.testing.methods import BUDGET, small_images
+from sfumato.testing.methods import OF_MANY, small_images
 
 _ROOT = str(Path(sfumato.__file__).parent)
 
@@ -96,7 +96,7 @@ def follow(name: str, **settings: Any) -> Walk:
     with _labelled(walk, label):
         sys.setprofile(watch)
         try:
-            get_method(name)(**settings).fit(small_images(), BUDGET)
+            get_method(name)(**settings).fit(small_images(), OF_MANY)
         finally:
             sys.setprofile(None)
     return walk
