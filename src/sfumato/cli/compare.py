@@ -28,6 +28,11 @@ from sfumato.cli.printing import print_json, print_table, say
     help="Processes at a time, at most one a core; each needs the memory of a fit.",
 )
 @engine_option
+@click.option(
+    "--all-published",
+    is_flag=True,
+    help="Also the papers' numbers that a later text supersedes, and their ablations.",
+)
 @output_options
 @click.pass_context
 def compare(
@@ -36,6 +41,7 @@ def compare(
     out: Path,
     jobs: int | None,
     engine: str | None,
+    all_published: bool,
     quiet: bool,
     as_json: bool,
 ) -> None:
@@ -44,7 +50,8 @@ def compare(
     FILE.toml names the data, epsilons, delta and methods; its other keys have defaults: neighbours = "zero-out",
     seeds = [0], samples = 60000, keep = 1.0, preset = "quick". Type the same command again to go on with an interrupted
     comparison: finished cells are kept. FOLDER gets comparison.md, .csv, .json, .html and curve.png. The
-    numbers are computed on real data and not covered by ε.
+    numbers are computed on real data and not covered by ε. A published number comes with its place in the
+    paper (S3:1437 is a line of it), its relation and its protocol; compare only what was measured alike.
 
     \b
     A file for it:
@@ -65,7 +72,14 @@ def compare(
     from sfumato.report.grid import compare as run
 
     config = comparison.read_config(file)
-    outcome = run(config, out, jobs=jobs, engine=engine, progress=progress_for(quiet))
+    outcome = run(
+        config,
+        out,
+        jobs=jobs,
+        engine=engine,
+        progress=progress_for(quiet),
+        all_published=all_published,
+    )
     if as_json:
         print_json(outcome.to_json())
     else:
