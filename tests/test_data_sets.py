@@ -497,9 +497,7 @@ def test_adult_is_read_with_its_quirks(rooms):
 
 def test_discrete_adult_has_the_papers_cells(rooms):
     raw, staging = rooms
-    rich = ADULT_GAPS.replace("18, ?, 1,", "75, ?, 612345,").replace(
-        "0, 0, 30", "99999, 4356, 99"
-    )
+    rich = ADULT_GAPS.replace("18, ?, 1,", "75, ?, 612345,").replace("0, 0, 30", "99999, 4356, 99")
     (raw / "adult.data").write_text(f"{ADULT_ROW}\n{rich}\n\n")
     found = {}
     for name in ("adult-discrete", "adult-discrete-15"):

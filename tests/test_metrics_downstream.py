@@ -129,8 +129,9 @@ def test_tables_are_judged_by_classifiers_at_scikit_learns_defaults():
     )
     booster = TWELVE["adaboost"].tables(0)
     assert (booster.stumps, booster.rate) == (50, 1.0)  # of scikit-learn 0.24
-    images, table = stripes(4).schema, Schema(
-        kind="table", columns=(Column(name="x", kind="numerical", low=0, high=1),)
+    images, table = (
+        stripes(4).schema,
+        Schema(kind="table", columns=(Column(name="x", kind="numerical", low=0, high=1),)),
     )
     for kind in TWELVE.values():
         assert kind.build(images) is kind.images and kind.build(table) is kind.tables
@@ -417,9 +418,7 @@ def test_cells_of_the_papers_are_those_of_numpy_histograms_with_a_bin_too_few():
         bins = [widths[c] - 1 for c in subset]
         p, q = (np.histogramdd(t[:, subset], bins=bins)[0] / 400 for t in (first, second))
         expected.append(0.5 * np.abs(p - q).sum())
-    made, real = (
-        Dataset.from_values(t.astype(np.float32), schema=schema) for t in (first, second)
-    )
+    made, real = (Dataset.from_values(t.astype(np.float32), schema=schema) for t in (first, second))
     found = evaluate(made, real, train=real, metrics=("marginals-paper.3way",))
     assert found["marginals-paper.3way"].value == pytest.approx(np.mean(expected))
     fuller = evaluate(made, real, train=real, metrics=("marginals-train.3way",))

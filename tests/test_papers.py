@@ -81,7 +81,8 @@ def test_numbers_are_those_that_were_read_in_the_papers(
     method, epsilon, metric = what
     paper, _, line = place.partition(":")
     assert any(
-        (n.paper, n.line, n.printed, n.epsilon, n.metric) == (paper, int(line), printed, epsilon, metric)
+        (n.paper, n.line, n.printed, n.epsilon, n.metric)
+        == (paper, int(line), printed, epsilon, metric)
         and n.method.startswith(method)
         for n in published_numbers(data, everything=True)
     ), words

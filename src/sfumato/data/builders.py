@@ -62,9 +62,7 @@ Builder = Callable[[Contents, Path, Path, Progress], None]
 _IDX_PARTS = {"train": "train", "test": "t10k"}
 
 
-def open_arrays(
-    folder: Path, split: str, values: str = "values", labelled: bool = True
-) -> Source:
+def open_arrays(folder: Path, split: str, values: str = "values", labelled: bool = True) -> Source:
     stored = npy_header(folder / f"{split}-{values}.npy")
     labels = npy_header(folder / f"{split}-labels.npy") if labelled else None
     return from_files(stored, labels, as_stored)
@@ -363,7 +361,9 @@ def build_counted_table(contents: Contents, raw: Path, staging: Path, progress: 
             cell = str(int(cell) // contents.cells[column.name])
             last = int(column.categories[-1])
             return cell if int(cell) <= last else column.categories[-1]
-        return "another" if "another" in column.categories and cell not in column.categories else cell
+        return (
+            "another" if "another" in column.categories and cell not in column.categories else cell
+        )
 
     with (raw / name).open(encoding="utf-8", newline="") as lines:
         rows = csv.reader(lines, skipinitialspace=True)

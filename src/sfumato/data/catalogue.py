@@ -223,7 +223,10 @@ def _named_set(name: str, facts: dict[str, Any]) -> NamedSet:
     opened = builders.open_idx if layout == "idx" else arrays
     told = facts.pop("schema")
     columns = told.get("columns", [])
-    header = (*(column["name"] for column in columns), *([told["label"]] if "label" in told else []))
+    header = (
+        *(column["name"] for column in columns),
+        *([told["label"]] if "label" in told else []),
+    )
     cells = {column["name"]: column["each"] for column in columns if "each" in column}
     if columns:
         kept = [column for column in columns if "left_out" not in column]

@@ -146,9 +146,7 @@ def _accuracy(
     return _share_right(comparison, _outcome(comparison, name, build, seed, step))
 
 
-def _accuracy_of_twelve(
-    name: str, comparison: Comparison, seed: int, step: Step
-) -> Measurement:
+def _accuracy_of_twelve(name: str, comparison: Comparison, seed: int, step: Step) -> Measurement:
     return _accuracy(name, TWELVE[name].build(comparison.schema), comparison, seed, step)
 
 

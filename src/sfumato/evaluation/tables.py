@@ -150,7 +150,9 @@ def _measure_marginals(
     return Measurement.of_share(value, around(value, replicates), _LOUD[kind], note)
 
 
-_TRAINING = "against the TRAINING rows: it measures them, so publish it only where that is acceptable"
+_TRAINING = (
+    "against the TRAINING rows: it measures them, so publish it only where that is acceptable"
+)
 _LOUD: dict[Kind, str] = {
     "test": "",
     "train": _TRAINING,

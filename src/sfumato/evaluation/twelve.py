@@ -303,9 +303,7 @@ TWELVE = {
     "tree": Kind(
         "decision tree",
         "a decision tree",
-        _scikit(
-            lambda k, seed: DecisionTreeClassifier(class_weight="balanced", random_state=seed)
-        ),
+        _scikit(lambda k, seed: DecisionTreeClassifier(class_weight="balanced", random_state=seed)),
         _scikit(lambda k, seed: DecisionTreeClassifier(random_state=seed)),
     ),
     "adaboost": Kind(

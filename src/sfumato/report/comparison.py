@@ -365,7 +365,11 @@ def _protocols(rows: Sequence[Row]) -> list[str]:
     used = [key for key in paper_titles() if any(f"{key}:" in row["source"] for row in theirs)]
     titles = [f"{key} is {paper_titles()[key]}" for key in used]
     return [
-        *(["; ".join(titles) + ". A number after the colon is a line of its text."] if used else []),
+        *(
+            ["; ".join(titles) + ". A number after the colon is a line of its text."]
+            if used
+            else []
+        ),
         *(f"Protocol of {' and '.join(places)}: {words}." for words, places in told.items()),
     ]
 
