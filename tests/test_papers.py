@@ -1,8 +1,8 @@
 """The papers' numbers: whole, with their digits, and where the papers have them.
 
-The papers' texts are not in this repository, so two things are checked. `SEEN` was typed from the texts a second time, by hand, not
-from the file under test: line, number, and a few words of what stands there. And where the texts are at hand, in the folder that
-SFUMATO_PAPERS names, every number of the file is looked up in the line that it claims.
+The papers' texts are not in this repository, so two things are checked. `SEEN` was typed from the texts a second time, by hand,
+not from the file under test: line, number, and a few words of what stands there. And where the texts are at hand, in the folder
+that SFUMATO_PAPERS names, every number of the file is looked up in the line that it claims.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from sfumato.evaluation import list_metrics
 from sfumato.report.comparison import _curve, _panels, _protocols, parse_config, rows_of, table
 from sfumato.report.papers import Published, all_published, paper_titles, published_numbers
 
-# Line, number as printed, data, what it is: (method begins with, ε, metric); words that stand in that line or in the table's head.
+# Line, number as printed, data, what it is (method begins with, ε, metric), words that stand in that line.
 INF = math.inf
 SEEN = [
     ("S3:1437", "0.650", "adult", ("DP-MERF", 1, "roc-hard.mean12"), "adult 0.730 0.639"),

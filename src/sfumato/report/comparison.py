@@ -25,7 +25,8 @@ from sfumato.data.catalogue import unknown_set
 from sfumato.errors import BadInput
 from sfumato.evaluation.metrics import badge_of, family_of, title_of
 from sfumato.files import as_path, atomic_path, check_file, write_json, write_text
-from sfumato.methods import get_method
+from sfumato.methods import Method, get_method
+from sfumato.methods.presets import find_preset
 from sfumato.methods.selection import check_keep
 from sfumato.privacy import Budget, Neighbours
 from sfumato.published import BADGE
@@ -137,7 +138,7 @@ def parse_config(given: Mapping[str, Any]) -> Config:
         keep=float(values["keep"]),
         metrics=tuple(metrics),
         preset="" if metrics else str(values["preset"]),
-        variants=_variants(given.get("methods")),
+        variants=_variants(given.get("methods"), train, tuple(float(e) for e in epsilons)),
     )
 
 
@@ -180,12 +181,15 @@ def _data(given: Mapping[str, Any]) -> tuple[str, str, str]:
     return found[0].name, f"{found[0].name}:train", f"{found[0].name}:test"
 
 
-def _variants(tables: Any) -> dict[str, Variant]:
+def _variants(tables: Any, data: str, epsilons: tuple[float, ...]) -> dict[str, Variant]:
     """From [methods.NAME] tables, or a list of [[methods]] with name, label, public and settings."""
     if not isinstance(tables, dict | list) or not tables:
         raise BadInput("No method is named; add a table such as [methods.merf].")
     if isinstance(tables, dict):
-        return {name: _variant(name, f"methods.{name}", table) for name, table in tables.items()}
+        return {
+            name: _variant(name, f"methods.{name}", table, data, epsilons)
+            for name, table in tables.items()
+        }
     found: dict[str, Variant] = {}
     for number, entry in enumerate(tables, 1):
         where = f"methods {number}"
@@ -205,17 +209,21 @@ def _variants(tables: Any) -> dict[str, Variant]:
         if label in found:
             raise BadInput(f"Two [[methods]] are called {label!r}; give one of them a label.")
         public = {"public": entry["public"]} if "public" in entry else {}
-        found[label] = _variant(label, where, {**settings, **public, "method": entry["name"]})
+        whole = {**settings, **public, "method": entry["name"]}
+        found[label] = _variant(label, where, whole, data, epsilons)
     return found
 
 
-def _variant(name: Any, where: str, table: Any) -> Variant:
+def _variant(name: Any, where: str, table: Any, data: str, epsilons: tuple[float, ...]) -> Variant:
     if not isinstance(name, str) or not name.strip() or not name.isprintable():
         raise BadInput(f"[{where}] must have a name that can be shown.")
     if not isinstance(table, dict):
         raise BadInput(f"{where} must be a table of settings; write [methods.merf].")
     settings = dict(table)
     method, public = settings.pop("method", name), settings.pop("public", None)
+    preset = settings.pop("preset", None)
+    if preset is not None and (not isinstance(preset, str) or not preset):
+        raise BadInput(f'[{where}] preset must be a name in quotes; write preset = "paper".')
     if public is not None and (not isinstance(public, str) or not public):
         raise BadInput(
             f'[{where}] public must be a name or path in quotes; write public = "mnist".'
@@ -231,11 +239,32 @@ def _variant(name: Any, where: str, table: Any) -> Variant:
     try:
         cls = get_method(str(method))
         hint = ""
-        full = cls.from_settings(texts).get_params()
+        more = _preset_values(cls, preset, data, epsilons, texts) if preset else {}
+        full = cls.from_settings(texts, **more).get_params()
     except BadInput as error:
         raise BadInput(f"[{where}] {error}{hint}") from error
     full.pop("seed", None)
     return Variant(method=cls.info.name, settings=full, public=public)
+
+
+def _preset_values(
+    cls: type[Method],
+    preset: str,
+    data: str,
+    epsilons: tuple[float, ...],
+    given: Mapping[str, str],
+) -> dict[str, Any]:
+    """What a preset (paper, or paper:adult) sets for this data set, if it is the same for every ε of the comparison."""
+    kind, _, chosen = preset.partition(":")
+    found = [
+        find_preset(cls, kind, data=chosen or data, epsilon=epsilon, given=given).values
+        for epsilon in epsilons
+    ]
+    if any(values != found[0] for values in found):
+        raise BadInput(
+            f"The preset {preset!r} has other settings for another ε; write a file for each ε."
+        )
+    return found[0]
 
 
 # ------------------------------------------------------------------------- what was found
@@ -315,11 +344,11 @@ def _place(number: Published) -> str:
 
 def table(rows: Sequence[Row]) -> list[tuple[str, ...]]:
     """The rows as text, under `COLUMNS`."""
-    return [
+    lines: list[tuple[str, ...]] = [
         (
             row["metric"],
             "∞" if row["epsilon"] is None else f"{row['epsilon']:g}",
-            _RELATIONS.get(row["relation"], row["relation"]),
+            _RELATIONS.get(row["relation"]) or row["relation"],
             row["method"] + (" (published)" if row["published"] else ""),
             row.get("printed") or f"{row['mean']:.4g}",
             "–" if row["published"] else f"{row['low']:.4g} … {row['high']:.4g}",
@@ -328,6 +357,7 @@ def table(rows: Sequence[Row]) -> list[tuple[str, ...]]:
         )
         for row in rows
     ]
+    return lines
 
 
 def remarks(outcome: Outcome) -> list[str]:
