@@ -127,6 +127,7 @@ def test_merf_has_the_papers_numbers_for_tables(data: str) -> None:
     preset = found("merf", data, n=10_000)
     assert preset.values["steps"] == steps and preset.values["features"] == features
     assert preset.values["batch"] == round(share * 10_000)
+    assert preset.values["category_weight"] == "length"
     assert preset.values["latent"] == 10 and preset.values["learning_rate"] == 0.01
     if undersample == 1:
         assert "undersample" not in preset.missing

@@ -485,7 +485,7 @@ def _refuse_with_release(context: click.Context) -> None:
         if _was_given(context, name):
             option = next(p.opts[0] for p in context.command.params if p.name == name)
             raise BadInput(
-                f"{option} has no place beside --from-release: data, budget and settings are those of the earlier run but for --set; leave it out."
+                f"{option} has no place beside --from-release: all is as in the earlier run but for --set; leave it out."
             )
 
 

@@ -5,9 +5,9 @@ set of α feature columns, half the L1 distance (total variation) of the two joi
 drawn at random if there are more. Numbers are put into 15 bins of equal width on the Schema's public range, missing values into
 a cell of their own. Reads real rows; not covered by ε. Three kinds: `marginals.3way` against the held-out rows;
 `marginals-train.3way` against the TRAINING rows and over all sets, as the papers say that they measure; `marginals-paper.3way`
-the same with the cells of the authors' code (DP-HP's `submat_joint`), whose histograms have one bin too few: the two largest codes
-of a column share a cell, and a column of two values counts for nothing. Published numbers are of that last kind, and
-smaller by it: on the authors' own DP-MERF sample (𝒟*, ε = 1) it gives the printed 0.235, every value in its own cell 0.266.
+the same with the cells of the authors' code (DP-HP's `submat_joint`), whose histograms have one bin too few: the two largest
+codes of a column share a cell, and a column of two values counts for nothing. Published numbers are of that kind, and smaller: on
+the authors' DP-MERF sample (𝒟*, ε = 1) it gives the printed 0.235, every value in its own cell 0.266.
 
 **Likelihood** of synthetic points where the density is known: the 25 Gaussians of `gaussians-2d`. The score of the
 mean-embedding papers: the mean of −log p(x, y) over the synthetic points under the exact joint density. Less is better, down to
