@@ -7,6 +7,7 @@ that SFUMATO_PAPERS names, every number of the file is looked up in the line tha
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import re
@@ -14,7 +15,9 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from sfumato.cli.main import app
 from sfumato.data import list_named
 from sfumato.evaluation import list_metrics
 from sfumato.report.comparison import _curve, _panels, _protocols, parse_config, rows_of, table
@@ -200,3 +203,22 @@ def test_a_comparison_tells_place_protocol_and_what_is_not_private() -> None:
     assert not [name for name, theirs, _ in panel["series"] if name == "real data"]
     assert len(panel["rows"]) == len(rows)
     assert _curve(rows).startswith(b"\x89PNG")
+
+
+def test_the_command_line_lists_published_numbers() -> None:
+    def run(*words: str) -> str:
+        result = CliRunner().invoke(app, ["published", *words])
+        assert result.exit_code == 0, result.stderr
+        return result.stdout
+
+    assert "celeba-64" in run() and json.loads(run("--json"))["ffhq-gender-128"] == 4
+    text = run("cifar10:train", "--metric", "fid")
+    assert "29.1 ± 1.3" in text and "S3:3539" in text and "∞" in text and "S0:" not in text
+    assert "accuracy" not in text
+    assert "S0:249, Table 5; superseded" in run("cifar10", "--all")
+    told = json.loads(run("adult", "--metric", "roc-hard", "--json"))
+    assert {n["metric"] for n in told} == {"roc-hard.mean12"}
+    assert all(n["protocol"] for n in told)
+    assert [n["epsilon"] for n in told if n["method"] == "real data"] == [None]
+    wrong = CliRunner().invoke(app, ["published", "digits"])
+    assert wrong.exit_code == 2 and "sfumato published" in wrong.stderr
