@@ -166,6 +166,7 @@ def test_table_4_of_the_public_data_paper(epsilon: float) -> None:
 @pytest.mark.parametrize("key", MEPF_RATES)
 def test_mepf_has_the_papers_learning_rates(key: tuple[str, float]) -> None:
     values = found("mepf", *key).values
+    assert values["decays"] == 1  # constant
     assert (values["learning_rate"], values["average_rate"]) == MEPF_RATES[key]
 
 
