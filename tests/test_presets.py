@@ -16,6 +16,7 @@ from sfumato.errors import BadInput
 from sfumato.methods import Dpaf, Dre, GanMi, Hp, LinearMaps, Mepf, Merf, find_methods, get_method
 from sfumato.methods.presets import Preset, find_preset, list_presets, preset_names
 from sfumato.privacy import Budget, Neighbours
+from sfumato.privacy.query import gaussian_noise
 from sfumato.report.comparison import parse_config
 
 INF = math.inf
@@ -91,10 +92,10 @@ OTHERS: dict[tuple[str, str, float | None], dict[str, Any]] = {
     ("dre", "any", None): {"cap": False, "sharpness": 1, "clip": 1},
     ("gan-ft", "cifar10", 1): {"critic_steps": 5, "latent": 128, "clip": 1},
     ("gan-mi", "cifar10", 1): {"critic_steps": 5, "latent": 25, "clip": 1},
-    ("dpaf", "mnist", None): {
+    ("dpaf", "mnist", 1): {
         "rate": 24 / 60000, "critic_steps": 3, "asymmetry": 8, "keep": 0.9, "latent": 100, "first_phase": "dp-sgd",
     },
-    ("dpaf", "faces", None): {"rate": 64 / 5600, "latent": 100},
+    ("dpaf", "faces", 10): {"rate": 64 / 5600, "latent": 100},
     ("llm", "mnist", 2): {
         "maps": 30, "projection": 300, "basis": "random", "beta": 1 / 30, "rate": 500 / 60000,
         "epochs": 20, "clip": 1e-3, "learning_rate": 1e-3,
@@ -208,6 +209,20 @@ def test_the_nearest_epsilon_that_the_paper_prints_is_taken() -> None:
         find_preset(Mepf, data="cifar10", given=("learning_rate",))
 
 
+@pytest.mark.parametrize("epsilon", [1.0, 10.0])
+def test_dpaf_divides_its_budget_as_the_paper_does(epsilon: float) -> None:
+    """(0.1, ×, 0.1) of ε for conv1, conv2 and the aggregates; what a part costs is 1 ÷ σ² of its Gaussian mechanism."""
+    values = found("dpaf", "mnist", epsilon).values
+    parts = [
+        gaussian_noise(Budget(epsilon=part, delta=1e-5)) ** -2 for part in (0.1, epsilon - 0.2, 0.1)
+    ]
+    assert values["first_share"] == pytest.approx(parts[0] / sum(parts), rel=2e-3)
+    assert values["filter_share"] == pytest.approx(parts[1] / sum(parts), rel=1e-4)
+    assert 1 - values["first_share"] - values["filter_share"] == pytest.approx(
+        parts[2] / sum(parts), rel=5e-3
+    )
+
+
 def test_n_is_the_published_size_of_a_named_set() -> None:
     assert found("merf", "adult:train").values["batch"] == 3256
     assert found("merf", "census").values["batch"] == round(0.5 * 199_523)
@@ -254,7 +269,7 @@ def test_presets_can_be_planned_where_the_data_are_known() -> None:
     assert len(hermite) == 11 and hermite[1].dimension == 10 * 21 * 21
     maps = LinearMaps(**found("llm", "mnist", 2).values).promise(schema, budget).charges
     assert (maps[0].rate, maps[0].steps) == pytest.approx((500 / 60000, 2400))
-    aggregates = Dpaf(**found("dpaf", "mnist").values).promise(schema, budget).charges
+    aggregates = Dpaf(**found("dpaf", "mnist", 1).values).promise(schema, budget).charges
     assert {c.rate for c in aggregates} == {24 / 60000, 8 * 24 / 60000, 1.0}  # 1: the counts
 
 

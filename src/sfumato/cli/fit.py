@@ -62,7 +62,11 @@ NOT_FORMATS = (".npy", ".png", ".jpg", ".jpeg", ".zip", ".gz", ".json", ".pt", "
 @click.command()
 @click.argument("name", required=False)
 @json_option
-@click.option("--markdown", is_flag=True, help="Print all settings as a page of documentation.")
+@click.option(
+    "--markdown",
+    is_flag=True,
+    help="Print all settings, or with --preset all presets, as a page of documentation.",
+)
 @click.option(
     "--preset",
     metavar="NAME[:DATA]",
@@ -83,6 +87,9 @@ def methods(name: str | None, as_json: bool, markdown: bool, preset: str | None)
     """
     from sfumato.methods import get_method, list_methods
 
+    if preset is not None and markdown:
+        click.echo(_presets_page([name] if name else [i.name for i in list_methods()], preset))
+        return
     if preset is not None:
         if name is None:
             raise BadInput(
@@ -171,6 +178,40 @@ def _show_preset(method: type[Method], preset: str, as_json: bool) -> None:
         for lack, why in each.missing.items():
             click.echo(f"Missing: {lack}: {why}.")
         click.echo()
+
+
+def _presets_page(names: list[str], kind: str) -> str:
+    """docs/presets.md: the paper's settings beside ours, and what is missing of them."""
+    from sfumato.methods import get_method
+    from sfumato.methods.presets import list_presets, preset_names, shown
+
+    lines = [
+        "# The papers' settings",
+        "",
+        f"What `--preset {kind}` sets, method by method and data set by data set (`sfumato methods --markdown --preset {kind}`",
+        "prints this page). S3:1437 is line 1437 of paper S3 (`sfumato published` names the papers); *code* is the authors'",
+        "public code, where the text is silent; *0.1 n* is a share of the training records. A row for some ε is taken at the",
+        "nearest ε. *Missing* is what the paper has and sfumato lacks: with such a gap a run is near the paper and not the",
+        "paper's, and the command says so.",
+    ]
+    for name in names:
+        cls = get_method(name)
+        defaults = {s.name: shown(s.default) for s in cls.settings()}
+        if kind not in preset_names(cls):
+            continue
+        lines += ["", f"## `{name}`", ""]
+        for each in list_presets(cls, kind):
+            lines += [f"### `{name}`, {each.data}", "", f"{each.protocol}.", ""]
+            if each.settings:
+                lines += ["| setting | paper | here by default | source |", "|---|---|---|---|"]
+            for c in each.settings:
+                value = f"`{shown(c.value)}`" + (f", {c.condition}" if c.when else "")
+                lines.append(f"| `{c.name}` | {value} | `{defaults[c.name]}` | {c.source} |")
+            if each.missing:
+                lines += ["", *(f"- Missing, {lack}: {why}." for lack, why in each.missing.items())]
+            lines.append("")
+        lines.pop()
+    return "\n".join(lines)
 
 
 def _settings_page(names: list[str]) -> str:
