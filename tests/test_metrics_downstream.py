@@ -393,6 +393,11 @@ def test_marginals_against_the_training_rows_need_them_and_say_so():
     assert found["marginals-train.2way"].value == pytest.approx(same.value)
     for metric in found:
         assert "TRAINING" in metric.note and "TRAINING" in metric.source
+        assert (
+            "would show about" not in metric.note
+        )  # it would tell how many training records there are
+    told = evaluate(synthetic, test, train=train, metrics=names[0], size_is_public=True)
+    assert "would show about" in told[names[0]].note
     whole = schema_of("adult-discrete")[0]
     assert math.comb(len(whole.columns), 4) == 1365  # all of which are looked at, and not 300
     assert len(subsets(15, 4, 0, tables._EVERY)) == 1365 > len(subsets(15, 4, 0))

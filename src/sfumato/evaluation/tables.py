@@ -146,7 +146,10 @@ def _measure_marginals(
     value = float(np.mean(values))
     whole = math.comb(columns, alpha)
     of = f"all {whole:,}" if len(chosen) == whole else f"{len(chosen)} of {whole:,}"
-    note = f"mean over {of} sets of columns; two samples of one distribution would show about {floor:.3f}"
+    note = f"mean over {of} sets of columns"
+    # The floor follows from the number of records, which of training data may be private.
+    if kind == "test" or comparison.tells_size("train"):
+        note += f"; two samples of one distribution would show about {floor:.3f}"
     return Measurement.of_share(value, around(value, replicates), _LOUD[kind], note)
 
 
