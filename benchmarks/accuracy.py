@@ -57,7 +57,8 @@ def cell(row: dict[str, Any] | None) -> str:
         return "–"
     scale, form = (100, ".1f") if row["metric"].startswith("accuracy.") else (1, ".4g")
     if row["published"]:
-        return f"*{scale * row['mean']:.3g}*"
+        digits = max(0, len(row["printed"].partition(".")[2]) - (2 if scale == 100 else 0))
+        return f"*{scale * row['mean']:.{digits}f}*"
     mean, low, high = (f"{scale * row[edge]:{form}}" for edge in ("mean", "low", "high"))
     return f"{mean} ({low}–{high})" if row["seeds"] > 1 else mean
 
@@ -71,7 +72,7 @@ def table(outcome: Outcome) -> list[str]:
         (r["method"], r["published"], column, r["metric"]): r
         for r in rows
         for column in config.epsilons
-        if abs(r["epsilon"] / column - 1) < 0.05
+        if r["epsilon"] is not None and abs(r["epsilon"] / column - 1) < 0.05
     }
     kept = "" if config.keep == 1 else f", keep {config.keep:g}"
     what = f"seeds: {len(config.seeds)}, {config.samples:,} samples{kept}"
@@ -91,7 +92,7 @@ def table(outcome: Outcome) -> list[str]:
         cells = [cell(found.get((name, True, *column))) for column in columns]
         if any(c != "–" for c in cells):
             theirs = {r["epsilon"] for r in rows if r["method"] == name and r["published"]}
-            odd = theirs - set(config.epsilons)
+            odd = theirs - {None, *config.epsilons}
             near = [e for e in odd if any(abs(e / ours - 1) < 0.05 for ours in config.epsilons)]
             at = f" at ε = {near[0]:g}" if near else ""
             lines.append(f"| *{name}, published{at}* | {' | '.join(cells)} | |")

@@ -27,13 +27,13 @@ from sfumato.report import grid
 from sfumato.report.comparison import (
     Outcome,
     parse_config,
-    published_numbers,
     read_config,
     remarks,
     rows_of,
     table,
 )
 from sfumato.report.grid import compare, run_cell
+from sfumato.report.papers import published_numbers
 
 Story = tuple[Path, dict[str, int], Outcome]
 TINY = {"features": 64, "steps": 10, "batch": 20}
@@ -346,22 +346,6 @@ def test_published_rows_appear_only_for_the_matching_data_set_and_metric() -> No
     assert splits.data == "mnist"
     swapped = parse_config(config(data=None, train="mnist:test", test="mnist:train"))
     assert not published_numbers(swapped.data)
-
-
-def test_published_numbers_are_whole_entries_of_known_metrics_and_sets() -> None:
-    from sfumato.data import list_named
-    from sfumato.evaluation import list_metrics
-
-    metrics, seen = {m.name for m in list_metrics()}, set()
-    for named in list_named():
-        for number in published_numbers(named.name):
-            assert number["metric"] in metrics and number["source"]
-            assert number["relation"] in ("replace-one", "not stated")
-            assert number["metric"] == "fid" or 0 < number["value"] < 1
-            seen.add((named.name, number["method"], number["epsilon"], number["metric"]))
-    assert len(seen) == 106
-    dpdm = [n for n in published_numbers("mnist") if n["method"] == "DPDM" and n["epsilon"] == 10]
-    assert [n["value"] for n in dpdm] == [0.908, 0.948, 0.981]
 
 
 @pytest.mark.parametrize(

@@ -495,6 +495,40 @@ def test_adult_is_read_with_its_quirks(rooms):
         assert np.array_equal(one, other, equal_nan=True)
 
 
+def test_discrete_adult_has_the_papers_cells(rooms):
+    raw, staging = rooms
+    rich = ADULT_GAPS.replace("18, ?, 1,", "75, ?, 612345,").replace("0, 0, 30", "99999, 4356, 99")
+    (raw / "adult.data").write_text(f"{ADULT_ROW}\n{rich}\n\n")
+    found = {}
+    for name in ("adult-discrete", "adult-discrete-15"):
+        prepare(SETS[name], 0, raw, staging)
+        values = np.load(staging / "train-values.npy")  # two rows are fewer than the first 22,561
+        assert len(np.load(staging / "test-values.npy")) == 0
+        columns = SETS[name].schema.columns
+        found[name] = [
+            {c.name: c.categories[int(code)] for c, code in zip(columns, row, strict=True)}
+            for row in values
+        ]
+    first, second = found["adult-discrete"]
+    assert (first["age"], first["fnlwgt"], first["capital-gain"]) == ("39", "1", "1")
+    assert (first["hours-per-week"], first["native-country"]) == ("4", "United-States")
+    assert first["income"] == "<=50K"  # a column like the others
+    assert (second["workclass"], second["race"]) == ("?", "Other")
+    tops = ("fnlwgt", "capital-gain", "capital-loss", "hours-per-week")
+    assert [second[c] for c in tops] == ["10", "10", "10", "9"]
+    first, second = found["adult-discrete-15"]
+    assert (first["age"], first["capital-gain"], first["hours-per-week"]) == ("3", "1", "2")
+    assert [second[c] for c in tops] == ["10", "1", "1", "3"]
+    assert (second["age"], second["race"], second["native-country"]) == ("7", "another", "another")
+    for name, largest in (("adult-discrete", 74), ("adult-discrete-15", 16)):
+        schema = SETS[name].schema
+        assert not schema.labelled and len(schema.columns) == 15
+        assert max(len(c.categories) for c in schema.columns) == largest
+    (raw / "adult.data").write_text(ADULT_ROW.replace("39,", "16,") + "\n")
+    with pytest.raises(BadInput, match="age"):
+        prepare(SETS["adult-discrete"], 0, raw, staging)
+
+
 @pytest.mark.parametrize(
     ("old", "new", "column"),
     [

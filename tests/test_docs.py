@@ -29,5 +29,8 @@ def test_the_page_of_settings_is_made_of_the_declarations():
     made = CliRunner().invoke(app, ["methods", "--markdown"])
     assert made.exit_code == 0
     assert (ROOT / "docs" / "settings.md").read_text() == made.stdout, "make docs writes it anew"
+    page = CliRunner().invoke(app, ["methods", "--markdown", "--preset", "paper"])
+    assert (ROOT / "docs" / "presets.md").read_text() == page.stdout, "make docs writes it anew"
+    assert "| `order` | `100`, ε = 0.3 | `100` | S3:2754 |" in page.stdout
     for cls in find_methods().values():
         assert all(f"| `{s.name}` | {s.wanted} |" in made.stdout for s in cls.settings())

@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 import torch
 from sklearn.datasets import load_digits
-from sklearn.metrics import average_precision_score, roc_auc_score
+from sklearn.metrics import average_precision_score, f1_score, roc_auc_score
 from sklearn.tree import DecisionTreeClassifier
 
 from data import SHOP, digits, shop, stripes
-from sfumato.data import Dataset, gaussians, schema_of
+from sfumato.data import Column, Dataset, Schema, gaussians, schema_of
 from sfumato.errors import BadInput
-from sfumato.evaluation import evaluate, list_metrics, preset_metrics, twelve
+from sfumato.evaluation import evaluate, list_metrics, preset_metrics, tables, twelve
 from sfumato.evaluation.classifiers import ConvNet, ResNet9
 from sfumato.evaluation.distributions import class_pairs
 from sfumato.evaluation.tables import (
@@ -39,6 +39,12 @@ NETWORKS = {
     "fid-inception": lambda pixels: torch.nn.functional.avg_pool2d(pixels, 4).flatten(1),
     "lpips-alexnet": lambda pixels: pixels.mean((2, 3)),
 }
+
+
+@pytest.fixture(autouse=True)
+def few_stumps(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if "papers_settings" not in request.node.name:
+        monkeypatch.setattr(twelve, "STUMPS", 40)
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +74,9 @@ def test_each_of_the_twelve_learns_digits(rows_and_codes, name):
     if name == "xgb" and not twelve.has_xgboost():
         pytest.skip("xgboost is not installed")
     rows, codes = rows_and_codes
-    model = TWELVE[name].build(0)
+    model = TWELVE[name].images(0)
+    if name == "adaboost":
+        model.stumps, model.rate = 100, 1.0
     if name == "svc":
         model.build = lambda k: twelve.LinearSVC(loss="hinge", random_state=0)  # fewer iterations
     done = []
@@ -83,7 +91,7 @@ def test_each_of_the_twelve_learns_digits(rows_and_codes, name):
 
 
 def test_the_twelve_have_the_papers_settings():
-    built = {name: kind.build(0) for name, kind in TWELVE.items()}
+    built = {name: kind.images(0) for name, kind in TWELVE.items()}
     forest = built["rf"].build(10)
     assert (forest.n_estimators, forest.class_weight) == (100, "balanced")
     machine = built["svc"].build(10)
@@ -95,7 +103,59 @@ def test_the_twelve_have_the_papers_settings():
     assert (boosting.n_estimators, boosting.subsample) == (50, 0.1)
     assert built["bnb"].build(10).binarize == 0.5
     assert built["tree"].build(10).class_weight == "balanced"
+    assert (built["adaboost"].stumps, built["adaboost"].rate) == (1000, 0.7)
     assert len(TWELVE) == 12
+
+
+def test_tables_are_judged_by_classifiers_at_scikit_learns_defaults():
+    names = {
+        "rf": twelve.RandomForestClassifier,
+        "gnb": twelve.GaussianNB,
+        "bnb": twelve.BernoulliNB,
+        "lda": twelve.LinearDiscriminantAnalysis,
+        "tree": DecisionTreeClassifier,
+        "bagging": twelve.BaggingClassifier,
+        "gbm": twelve.GradientBoostingClassifier,
+    }
+    for name, kind in names.items():
+        ours, default = TWELVE[name].tables(0).build(2).get_params(), kind().get_params()
+        assert {k: v for k, v in ours.items() if default[k] != v} in ({}, {"random_state": 0})
+    machine = TWELVE["svc"].tables(0).build(2)
+    assert (machine.loss, machine.tol, machine.max_iter, machine.C) == (
+        "squared_hinge",
+        1e-4,
+        1000,
+        1.0,
+    )
+    booster = TWELVE["adaboost"].tables(0)
+    assert (booster.stumps, booster.rate) == (50, 1.0)  # of scikit-learn 0.24
+    images, table = (
+        stripes(4).schema,
+        Schema(kind="table", columns=(Column(name="x", kind="numerical", low=0, high=1),)),
+    )
+    for kind in TWELVE.values():
+        assert kind.build(images) is kind.images and kind.build(table) is kind.tables
+
+
+def test_the_rate_of_adaboost_shrinks_each_step_of_the_weights():
+    rows = torch.from_numpy(DRAW(0).standard_normal((200, 3))).float()
+    codes = (rows.square().sum(1) > 2.5).long()
+    full, slow = AdaBoost(0, stumps=2), AdaBoost(0, stumps=2, rate=0.5)
+    for model in (full, slow):
+        model.fit(rows, codes, 2, lambda _: None)
+    first, again = full.stumps_[0], slow.stumps_[0]
+    table = rows.numpy()
+    assert np.array_equal(first.predict_proba(table), again.predict_proba(table))
+    signs = 2.0 * codes.numpy() - 1
+    odds = np.log(first.predict_proba(table).clip(np.finfo(float).eps, None))
+    for model, rate in ((full, 1.0), (slow, 0.5)):
+        weights = np.exp(-signs * rate * 0.5 * (odds[:, 1] - odds[:, 0]))
+        second = DecisionTreeClassifier(max_depth=1).fit(
+            table, codes.numpy(), sample_weight=weights / weights.sum()
+        )
+        np.testing.assert_allclose(
+            model.stumps_[1].predict_proba(table), second.predict_proba(table), rtol=1e-6
+        )
 
 
 def test_adaboost_of_one_stump_is_that_stump_and_more_are_better():
@@ -273,6 +333,9 @@ def test_scores_by_class_follow_scikit_learn():
     labels, scores = draw.integers(0, 3, 200), draw.uniform(size=(200, 3))
     outcome = Outcome(torch.from_numpy(scores.argmax(1)), torch.from_numpy(scores), ())
     ones = np.ones(200)
+    for name, average in (("f1", "macro"), ("f1-weighted", "weighted")):
+        expected = f1_score(labels, scores.argmax(1), average=average)
+        assert _SCORES[name].score(labels, outcome, ones) == pytest.approx(expected)
     for name, theirs in (("roc", roc_auc_score), ("prc", average_precision_score)):
         expected = np.mean([theirs(labels == c, scores[:, c]) for c in range(3)])
         assert _SCORES[name].score(labels, outcome, ones) == pytest.approx(expected)
@@ -295,12 +358,12 @@ def test_real_records_of_one_class_cannot_be_ranked():
 
 def test_marginals_of_equal_tables_are_zero_and_of_disjoint_ones_one():
     same = evaluate(shop(), shop(), metrics="marginals")
-    assert [m.value for m in same] == [0, 0]
+    assert [m.value for m in same] == [0, 0, 0]
     low, high = (
         Dataset.from_values(np.tile(np.float32(row), (50, 1)), np.arange(50) % 2, schema=SHOP)
         for row in ([1, 0, 0, -0.9, -0.9], [99, 2, 2, 0.9, 0.9])
     )
-    assert [m.value for m in evaluate(low, high, metrics="marginals")] == [1, 1]
+    assert [m.value for m in evaluate(low, high, metrics="marginals")] == [1, 1, 1]
 
 
 def test_marginals_agree_with_counting_and_with_their_noise_floor():
@@ -318,6 +381,56 @@ def test_marginals_agree_with_counting_and_with_their_noise_floor():
     assert "all 10 sets" in found.note
     floor = float(found.note.rsplit(" ", 1)[1])
     assert found.value == pytest.approx(floor, rel=0.25)  # the tables are of one distribution
+
+
+def test_marginals_against_the_training_rows_need_them_and_say_so():
+    synthetic, test, train = shop(300, 1), shop(300, 2), shop(500, 3)
+    with pytest.raises(BadInput, match="train="):
+        evaluate(synthetic, test, metrics="marginals-train.2way")
+    names = ("marginals-train.2way", "marginals-paper.2way")
+    found = evaluate(synthetic, test, train=train, metrics=names)
+    same = evaluate(synthetic, train, metrics="marginals.2way")["marginals.2way"]
+    assert found["marginals-train.2way"].value == pytest.approx(same.value)
+    for metric in found:
+        assert "TRAINING" in metric.note and "TRAINING" in metric.source
+        assert (
+            "would show about" not in metric.note
+        )  # it would tell how many training records there are
+    told = evaluate(synthetic, test, train=train, metrics=names[0], size_is_public=True)
+    assert "would show about" in told[names[0]].note
+    whole = schema_of("adult-discrete")[0]
+    assert math.comb(len(whole.columns), 4) == 1365  # all of which are looked at, and not 300
+    assert len(subsets(15, 4, 0, tables._EVERY)) == 1365 > len(subsets(15, 4, 0))
+
+
+def test_cells_of_the_papers_are_those_of_numpy_histograms_with_a_bin_too_few():
+    """The authors' code: np.histogramdd with max − min bins for whole numbers from min to max."""
+    draw = DRAW(0)
+    widths = (2, 3, 5, 4)
+    schema = Schema(
+        kind="table",
+        columns=tuple(
+            Column(name=f"c{i}", kind="ordinal", categories=tuple(map(str, range(width))))
+            for i, width in enumerate(widths)
+        ),
+    )
+    first, second = (
+        np.stack([draw.permutation(np.arange(400) % w) for w in widths], 1) for _ in range(2)
+    )
+    second[:, 3] = second[:, 2] % 4
+    expected = []
+    for subset in combinations(range(4), 3):
+        bins = [widths[c] - 1 for c in subset]
+        p, q = (np.histogramdd(t[:, subset], bins=bins)[0] / 400 for t in (first, second))
+        expected.append(0.5 * np.abs(p - q).sum())
+    made, real = (Dataset.from_values(t.astype(np.float32), schema=schema) for t in (first, second))
+    found = evaluate(made, real, train=real, metrics=("marginals-paper.3way",))
+    assert found["marginals-paper.3way"].value == pytest.approx(np.mean(expected))
+    fuller = evaluate(made, real, train=real, metrics=("marginals-train.3way",))
+    assert fuller["marginals-train.3way"].value > np.mean(expected)
+    codes, sizes = tables.fewer_cells(np.array([[0, 4, 2], [1, 2, 5]]), np.array([3, 6, 6]))
+    assert codes.tolist() == [[0, 3, 2], [0, 2, 4]]  # the last code is a missing value's
+    assert sizes.tolist() == [2, 5, 5]
 
 
 def test_bins_cover_the_public_range_and_missing_values_have_their_own():
@@ -439,9 +552,8 @@ def test_every_metric_has_an_interval_a_source_and_full_progress(hurried, make):
         assert metric.low <= metric.value <= metric.high, metric.name
         assert real.name in metric.source
         assert ("not covered by ε" in metric.source) != ("synthetic data only" in metric.source)
-        assert ("TRAINING" in metric.source) == metric.name.startswith(
-            ("memor", "curve.eff", "frechet.judge")
-        )
+        reads = ("memor", "curve.eff", "frechet.judge", "marginals-train", "marginals-paper")
+        assert ("TRAINING" in metric.source) == metric.name.startswith(reads)
     json.dumps(found.to_json(), allow_nan=False)
 
 

@@ -13,7 +13,8 @@ from hypothesis.extra import numpy as hnp
 
 from sfumato.data import Batch, Column, Dataset, Schema
 from sfumato.generators import DenseGenerator
-from sfumato.privacy import BoundedSum, enforced_bound
+from sfumato.methods import Merf
+from sfumato.privacy import BoundedSum, Budget, enforced_bound
 from sfumato.public.fourier import FourierFeatures
 from sfumato.public.hermite import Hermite, SumKernel
 from sfumato.public.tabular import HeterogeneousFourier, TableCodec
@@ -79,6 +80,7 @@ def test_any_row_is_tamed(rows):
     [
         HeterogeneousFourier(CODEC, FourierFeatures(4, 40, 0.3, seed=0)),
         HeterogeneousFourier(TableCodec(SCHEMA, None), None),
+        HeterogeneousFourier(CODEC, FourierFeatures(4, 40, 0.3, seed=0), by_length=True),
         SumKernel(CODEC, Hermite(15, 0.01, 6.0)),
     ],
 )
@@ -101,6 +103,22 @@ def test_the_bound_of_mixed_records_is_root_two_and_reached():
     numbers_only = Schema(kind="table", columns=SCHEMA.columns[:1])
     fourier = FourierFeatures(1, 10, 1.0, seed=0)
     assert HeterogeneousFourier(TableCodec(numbers_only), fourier).bound == 1.0
+
+
+def test_by_length_categories_are_divided_by_all_places_of_their_one_hots():
+    """The paper's d_cat: four blocks of 4, 2, 2 and 2 places here, so a record's categories have length √(4/10)."""
+    phi = HeterogeneousFourier(CODEC, FourierFeatures(4, 40, 0.3, seed=0), by_length=True)
+    assert (len(CODEC.blocks), CODEC.places) == (4, 10)
+    assert phi.bound == pytest.approx(math.sqrt(1.4))
+    row = phi(batch([[45, 10, 1, 0, 3, 1]]))
+    assert float(row.norm()) == pytest.approx(math.sqrt(1.4), rel=1e-5)
+    assert float(row[0, 40:].sum()) == pytest.approx(4 / math.sqrt(10), rel=1e-5)
+    budget = Budget(epsilon=1.0, delta=1e-5)
+    for weight, squared in (("columns", 2.0), ("length", 1.4)):
+        merf = Merf(features=40, category_weight=weight)
+        (query,) = merf.queries(SCHEMA, budget)
+        assert query.bound == pytest.approx(math.sqrt(squared + 0.3**2))
+        assert merf._feature_map(SCHEMA).bound == pytest.approx(math.sqrt(squared))
 
 
 def test_inner_products_are_the_sum_of_the_two_kernels():

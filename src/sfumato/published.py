@@ -148,7 +148,7 @@ _COMPARISON = _record(
     rows=_Each(
         _record(
             *("metric", "epsilon", "relation", "method", "mean", "low", "high", "seeds"),
-            *("published", "source", "badge"),
+            *("published", "source", "badge", "printed", "protocol", "superseded"),
         )
     ),
     cells=_Each(_CELL),

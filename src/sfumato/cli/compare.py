@@ -1,4 +1,4 @@
-"""`sfumato compare`: methods × ε × seeds on one data set, from a small TOML file.
+"""`sfumato compare`: methods × ε × seeds on one data set, from a small TOML file; `sfumato published`: the papers' numbers.
 
 The table goes to standard output, progress and failures to standard error. Torch is imported when the command runs.
 """
@@ -10,12 +10,15 @@ from pathlib import Path
 import click
 
 from sfumato.cli.options import (
+    debug_option,
     engine_option,
+    json_option,
     out_option,
     output_options,
     progress_for,
 )
 from sfumato.cli.printing import print_json, print_table, say
+from sfumato.errors import BadInput
 
 
 @click.command("compare")
@@ -28,6 +31,11 @@ from sfumato.cli.printing import print_json, print_table, say
     help="Processes at a time, at most one a core; each needs the memory of a fit.",
 )
 @engine_option
+@click.option(
+    "--all-published",
+    is_flag=True,
+    help="Also the papers' numbers that a later text supersedes, and their ablations.",
+)
 @output_options
 @click.pass_context
 def compare(
@@ -36,6 +44,7 @@ def compare(
     out: Path,
     jobs: int | None,
     engine: str | None,
+    all_published: bool,
     quiet: bool,
     as_json: bool,
 ) -> None:
@@ -44,7 +53,8 @@ def compare(
     FILE.toml names the data, epsilons, delta and methods; its other keys have defaults: neighbours = "zero-out",
     seeds = [0], samples = 60000, keep = 1.0, preset = "quick". Type the same command again to go on with an interrupted
     comparison: finished cells are kept. FOLDER gets comparison.md, .csv, .json, .html and curve.png. The
-    numbers are computed on real data and not covered by ε.
+    numbers are computed on real data and not covered by ε. A published number comes with its place in the
+    paper (S3:1437 is a line of it), its relation and its protocol; compare only what was measured alike.
 
     \b
     A file for it:
@@ -65,7 +75,14 @@ def compare(
     from sfumato.report.grid import compare as run
 
     config = comparison.read_config(file)
-    outcome = run(config, out, jobs=jobs, engine=engine, progress=progress_for(quiet))
+    outcome = run(
+        config,
+        out,
+        jobs=jobs,
+        engine=engine,
+        progress=progress_for(quiet),
+        all_published=all_published,
+    )
     if as_json:
         print_json(outcome.to_json())
     else:
@@ -77,3 +94,73 @@ def compare(
         say(f"Error: {comparison.failure_sentence(failure)}")
     if outcome.failures:
         context.exit(int(outcome.failures[0]["exit_code"]))
+
+
+@click.command("published")
+@click.argument("data", required=False)
+@click.option("--metric", metavar="NAME", help="Only this metric, or this family of metrics.")
+@click.option(
+    "--all",
+    "everything",
+    is_flag=True,
+    help="Also numbers that a later text supersedes, and ablations.",
+)
+@json_option
+@debug_option
+def published(data: str | None, metric: str | None, everything: bool, as_json: bool) -> None:
+    """List the numbers that papers have published on DATA, or the data sets that there are numbers for.
+
+    Each comes with its place (S3:1437 is a line of paper S3), its relation and, with --json, its protocol: compare
+    only what was measured alike. ε = ∞ is real data or a fit without noise.
+
+    \b
+    Example:
+      sfumato published
+      sfumato published cifar10 --metric fid
+      sfumato published adult --json
+    """
+    import math
+
+    from sfumato.report.papers import all_published, paper_titles, published_numbers
+
+    if data is None:
+        counts: dict[str, int] = {}
+        for number in all_published():
+            counts[number.data] = counts.get(number.data, 0) + 1
+        if as_json:
+            print_json(counts)
+            return
+        print_table(("Data", "Numbers"), [(name, str(n)) for name, n in sorted(counts.items())])
+        click.echo("Type sfumato published DATA to see them.")
+        return
+    found = [
+        number
+        for number in published_numbers(data.partition(":")[0], everything=everything)
+        if metric in (None, number.metric, number.metric.partition(".")[0])
+    ]
+    if not found:
+        of = f" of {metric}" if metric else ""
+        raise BadInput(
+            f"No number{of} on {data!r} is known; type sfumato published for the data sets."
+        )
+    if as_json:
+        print_json(
+            [{**vars(n), "epsilon": n.epsilon if math.isfinite(n.epsilon) else None} for n in found]
+        )
+        return
+    print_table(
+        ("Metric", "ε", "Relation", "Method", "Value", "Source"),
+        [
+            (
+                n.metric,
+                "∞" if math.isinf(n.epsilon) else f"{n.epsilon:g}",
+                n.relation,
+                n.method,
+                n.printed + (f" ± {n.spread:g}" if n.spread is not None else ""),
+                n.source + ("; superseded" if n.superseded else ""),
+            )
+            for n in sorted(found, key=lambda n: (n.metric, n.epsilon))
+        ],
+    )
+    for key in dict.fromkeys(n.paper for n in found):
+        click.echo(f"{key}: {paper_titles()[key]}.")

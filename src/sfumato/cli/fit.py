@@ -34,6 +34,7 @@ from sfumato.cli.options import (
     overwrite_option,
     parse_facts,
     parse_settings,
+    preset_option,
     progress_for,
     public_option,
     quiet_option,
@@ -61,20 +62,41 @@ NOT_FORMATS = (".npy", ".png", ".jpg", ".jpeg", ".zip", ".gz", ".json", ".pt", "
 @click.command()
 @click.argument("name", required=False)
 @json_option
-@click.option("--markdown", is_flag=True, help="Print all settings as a page of documentation.")
+@click.option(
+    "--markdown",
+    is_flag=True,
+    help="Print all settings, or with --preset all presets, as a page of documentation.",
+)
+@click.option(
+    "--preset",
+    metavar="NAME[:DATA]",
+    help="Show a preset of the method (paper, fast), for every data set or for one, with the source of each number.",
+)
 @debug_option
-def methods(name: str | None, as_json: bool, markdown: bool) -> None:
+def methods(name: str | None, as_json: bool, markdown: bool, preset: str | None) -> None:
     """List the methods, or show the settings of the one called NAME.
 
     \b
     Example:
       sfumato methods
       sfumato methods merf
+      sfumato methods merf --preset paper
+      sfumato methods mepf --preset fast:cifar10
       sfumato methods --json
       sfumato methods --markdown
     """
     from sfumato.methods import get_method, list_methods
 
+    if preset is not None and markdown:
+        click.echo(_presets_page([name] if name else [i.name for i in list_methods()], preset))
+        return
+    if preset is not None:
+        if name is None:
+            raise BadInput(
+                "--preset shows one method's; name it: sfumato methods merf --preset paper."
+            )
+        _show_preset(get_method(name), preset, as_json)
+        return
     if markdown:
         click.echo(_settings_page([name] if name else [i.name for i in list_methods()]))
         return
@@ -122,9 +144,80 @@ def methods(name: str | None, as_json: bool, markdown: bool) -> None:
     )
 
 
+def _show_preset(method: type[Method], preset: str, as_json: bool) -> None:
+    from sfumato.methods.presets import list_presets, shown
+
+    kind, _, data = preset.partition(":")
+    found = [p for p in list_presets(method, kind) if not data or p.data == data]
+    if not found:
+        known = ", ".join(p.data for p in list_presets(method, kind))
+        raise BadInput(
+            f"{method.info.name} has no preset {kind!r} for {data!r}; it has one for {known}."
+        )
+    if as_json:
+        print_json([p.to_json() for p in found])
+        return
+    defaults = {
+        s.name: "auto" if s.default is None else shown(s.default) for s in method.settings()
+    }
+    for each in found:
+        click.echo(f"{method.info.name}, preset {kind} for {each.data}: {each.protocol}")
+        print_table(
+            ("Setting", "Preset", "When", "Default", "Source"),
+            [
+                (
+                    c.name,
+                    shown(c.value),
+                    c.condition,
+                    defaults[c.name],
+                    c.source + (f" (paper: {c.instead})" if c.instead is not None else ""),
+                )
+                for c in each.settings
+            ],
+        )
+        for lack, why in each.missing.items():
+            click.echo(f"Missing: {lack}: {why}.")
+        click.echo()
+
+
+def _presets_page(names: list[str], kind: str) -> str:
+    """docs/presets.md: the paper's settings beside ours, and what is missing of them."""
+    from sfumato.methods import get_method
+    from sfumato.methods.presets import list_presets, preset_names, shown
+
+    lines = [
+        "# The papers' settings",
+        "",
+        f"What `--preset {kind}` sets, method by method and data set by data set (`sfumato methods --markdown --preset {kind}`",
+        "prints this page). S3:1437 is line 1437 of paper S3 (`sfumato published` names the papers); *code* is the authors'",
+        "public code, where the text is silent; *0.1 n* is a share of the training records. A row for some ε is taken at the",
+        "nearest ε. *Missing* is what the paper has and sfumato lacks: with such a gap a run is near the paper and not the",
+        "paper's, and the command says so.",
+    ]
+    for name in names:
+        cls = get_method(name)
+        defaults = {s.name: shown(s.default) for s in cls.settings()}
+        if kind not in preset_names(cls):
+            continue
+        lines += ["", f"## `{name}`", ""]
+        for each in list_presets(cls, kind):
+            lines += [f"### `{name}`, {each.data}", "", f"{each.protocol}.", ""]
+            if each.settings:
+                lines += ["| setting | paper | here by default | source |", "|---|---|---|---|"]
+            for c in each.settings:
+                value = f"`{shown(c.value)}`" + (f", {c.condition}" if c.when else "")
+                lines.append(f"| `{c.name}` | {value} | `{defaults[c.name]}` | {c.source} |")
+            if each.missing:
+                lines += ["", *(f"- Missing, {lack}: {why}." for lack, why in each.missing.items())]
+            lines.append("")
+        lines.pop()
+    return "\n".join(lines)
+
+
 def _settings_page(names: list[str]) -> str:
     """docs/settings.md, from the declarations."""
     from sfumato.methods import get_method
+    from sfumato.methods.presets import preset_names
 
     lines = [
         "# Settings",
@@ -132,6 +225,11 @@ def _settings_page(names: list[str]) -> str:
         "Every setting of every method, from the line that declares it (`sfumato methods --markdown` prints this page). On the",
         "command line: `--set name=value`; in Python: a keyword of the class. A *free* setting may differ when a saved release",
         "is used again (`fit --from-release`, in Python `refit`).",
+        "",
+        "A *preset* sets many at once, as the method's paper has them for a data set: `sfumato fit merf --preset paper`, in",
+        'Python `Merf.preset("paper", data="mnist")`. `sfumato methods merf --preset paper` prints every number with the line',
+        "of the paper that has it, and what the paper has and sfumato lacks. `fast` is the paper's, cut down to what two",
+        "cores do; it says what it changes. `--set` wins over a preset.",
     ]
     for name in names:
         cls = get_method(name)
@@ -141,6 +239,8 @@ def _settings_page(names: list[str]) -> str:
             default = "auto" if s.default is None else f"`{s.default}`"
             free = " *Free.*" if s.free else ""
             lines.append(f"| `{s.name}` | {s.wanted} | {default} | {s.help}{free} |")
+        for preset, data in preset_names(cls).items():
+            lines += ["", f"Preset `{preset}` for {', '.join(f'`{d}`' for d in data)}."]
     return "\n".join(lines)
 
 
@@ -148,6 +248,7 @@ def _settings_page(names: list[str]) -> str:
 @click.argument("method")
 @data_option
 @budget_options
+@preset_option
 @set_option
 @unit_options
 @ledger_option("Say what this run would bring the data set's ledger to; nothing is reserved.")
@@ -160,6 +261,7 @@ def plan(
     epsilon: float,
     delta: float,
     neighbours: str,
+    preset: str | None,
     settings: tuple[str, ...],
     unit: str | None,
     per_unit: int | None,
@@ -180,7 +282,9 @@ def plan(
     from sfumato.data.units import RECORD, RECORDS
 
     budget = budget_of(epsilon, delta, neighbours)
-    synthesizer = synthesizer_of(method, parse_settings(settings))
+    synthesizer = synthesizer_of(
+        method, parse_settings(settings), preset=preset, data=spec, epsilon=epsilon
+    )
     stated = parse_facts(**facts)
     schema, size = schema_of(spec, **stated)
     protected = RECORDS
@@ -266,6 +370,7 @@ def plan(
     help="Train again from what this finished run released, in place of --data and a budget; nothing is spent.",
 )
 @seed_option
+@preset_option
 @set_option
 @click.option(
     "--resume", is_flag=True, help="Go on with an unfinished run; nothing is spent twice."
@@ -291,6 +396,7 @@ def fit(
     public_spec: str | None,
     earlier: Path | None,
     seed: int,
+    preset: str | None,
     settings: tuple[str, ...],
     resume: bool,
     ledger_folder: Path | None,
@@ -308,6 +414,7 @@ def fit(
     Example:
       sfumato fit merf --data fashion-mnist:train --epsilon 1 --delta 1e-5 --out runs/first
       sfumato fit merf --data digits:train --epsilon 2 --delta 1e-5 --out runs/digits --set steps=500
+      sfumato fit merf --data mnist:train --preset paper --neighbours replace-one --epsilon 1 --delta 1e-5 --out runs/paper
       sfumato fit merf --data photos/ --image-size 32 --channels 3 --epsilon 4 --delta 1e-6 --out runs/photos
       sfumato fit merf --data photos/ --image-size 32 --epsilon 1 --delta 1e-6 --out runs/one --ledger ledgers/photos
       sfumato fit merf --data scans/ --image-size 64 --unit '(?P<patient>person\\d+)' --epsilon 1 --delta 1e-6 --out runs/scans
@@ -334,7 +441,7 @@ def fit(
                 f"{first} is missing and has no default; give it, or train again from a finished run by --from-release RUN."
             )
         budget = budget_of(epsilon, delta, neighbours)
-        synthesizer = synthesizer_of(method, given, seed)
+        synthesizer = synthesizer_of(method, given, seed, preset=preset, data=spec, epsilon=epsilon)
         resume = check_run_folder(out, resume)
         stated = parse_facts(**facts)
         data = load_data(spec, progress, **stated, unit=unit, per_unit=per_unit)
@@ -407,7 +514,7 @@ def _public(spec: str | None, like: Schema, progress: Progress) -> Dataset | Non
 
 
 # What an earlier run has settled already: its data, their public facts, and the budget.
-_SETTLED = ("spec", "epsilon", "delta", "neighbours", "engine", *UNIT, *FACTS)
+_SETTLED = ("spec", "epsilon", "delta", "neighbours", "preset", "engine", *UNIT, *FACTS)
 
 
 def _was_given(context: click.Context, name: str) -> bool:
@@ -419,7 +526,7 @@ def _refuse_with_release(context: click.Context) -> None:
         if _was_given(context, name):
             option = next(p.opts[0] for p in context.command.params if p.name == name)
             raise BadInput(
-                f"{option} has no place beside --from-release: data and budget are those of the earlier run; leave it out."
+                f"{option} has no place beside --from-release: all is as in the earlier run but for --set; leave it out."
             )
 
 

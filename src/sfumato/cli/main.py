@@ -45,6 +45,7 @@ COMMANDS = (
     "ledger:ledger",
     "audit:audit",
     "compare:compare",
+    "compare:published",
     "data:data",
     "new_method:new_method",
     "demo:demo",

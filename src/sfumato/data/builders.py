@@ -12,8 +12,8 @@ import io
 import json
 import re
 import zipfile
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 from sfumato.data.dataset import Dataset
 from sfumato.data.fetch import archive_members, run_tool
-from sfumato.data.schema import Schema
+from sfumato.data.schema import Column, Schema
 from sfumato.data.sources import (
     Array,
     Rows,
@@ -42,11 +42,16 @@ from sfumato.progress import Progress
 
 @dataclass(frozen=True)
 class Contents:
-    """What the catalogue says of a source's raw files: their names, the schema of what is in them, a table's columns."""
+    """What the catalogue says of a source's raw files: their names, the schema of what is in them, a table's columns.
+
+    `cells` are the widths of the cells that numbers are put into; the `first` so many records are the training set.
+    """
 
     files: tuple[str, ...]
     schema: Schema
     header: tuple[str, ...] = ()
+    cells: Mapping[str, int] = field(default_factory=dict)
+    first: int = 0
 
 
 # From the folder of the raw files into the folder where the set's own are made.
@@ -57,9 +62,10 @@ Builder = Callable[[Contents, Path, Path, Progress], None]
 _IDX_PARTS = {"train": "train", "test": "t10k"}
 
 
-def open_arrays(folder: Path, split: str, values: str = "values") -> Source:
+def open_arrays(folder: Path, split: str, values: str = "values", labelled: bool = True) -> Source:
     stored = npy_header(folder / f"{split}-{values}.npy")
-    return from_files(stored, npy_header(folder / f"{split}-labels.npy"), as_stored)
+    labels = npy_header(folder / f"{split}-labels.npy") if labelled else None
+    return from_files(stored, labels, as_stored)
 
 
 def write_arrays(staging: Path, split: str, values: Array, labels: Iterable[int] | Array) -> None:
@@ -342,6 +348,35 @@ def build_text_table(contents: Contents, raw: Path, staging: Path, progress: Pro
         with (raw / name).open(encoding="utf-8", newline="") as lines:
             rows = _checked_rows(_text_blocks(lines, contents), contents, name, progress)
         write_arrays(staging, split, *rows)
+
+
+def build_counted_table(contents: Contents, raw: Path, staging: Path, progress: Progress) -> None:
+    """One file of text without a header or a split, every column of it made discrete; unlabelled."""
+    (name,) = contents.files
+    known = {column.name: column for column in contents.schema.columns}
+
+    def category(column: Column, cell: str) -> str:
+        """A number's cell, counted from 0 in public steps, or the name itself; what has no place goes to the last one."""
+        if column.name in contents.cells:
+            cell = str(int(cell) // contents.cells[column.name])
+            last = int(column.categories[-1])
+            return cell if int(cell) <= last else column.categories[-1]
+        return (
+            "another" if "another" in column.categories and cell not in column.categories else cell
+        )
+
+    with (raw / name).open(encoding="utf-8", newline="") as lines:
+        rows = csv.reader(lines, skipinitialspace=True)
+        columns = zip(*(row for row in rows if len(row) == len(contents.header)), strict=True)
+        made = {
+            column: [category(known[column], cell.strip()) for cell in cells]
+            for column, cells in zip(contents.header, columns, strict=True)
+        }
+    values, _ = encode_columns(made, contents.schema)
+    Dataset.from_values(values, schema=contents.schema)
+    parts = {"train": values[: contents.first], "test": values[contents.first :]}
+    for split, part in parts.items():
+        np.save(staging / f"{split}-values.npy", np.ascontiguousarray(part))
 
 
 def build_payments(contents: Contents, raw: Path, staging: Path, progress: Progress) -> None:

@@ -3,13 +3,15 @@
 The facts are data: each table of catalogue/images.toml and catalogue/tables.toml is one set. To add one, write its table:
 
 - `about`, `licence`, `use`, `note`, `sizes`, `files`, `store` and `exact` as in `NamedSet`;
-- `schema` as in a schema.json; a column with `left_out` stands in the raw files and not in the set;
-- `layout`: how its files lie in the cache, "arrays" (the usual one) or "idx"; `values` names other arrays than "values";
+- `schema` as in a schema.json; a column with `left_out` stands in the raw files and not in the set; one with `each` is made of
+  numbers by cells of that width (builder "counted-table");
+- `layout`: how its files lie in the cache, "arrays" (the usual one), "unlabelled" or "idx"; `values` names other arrays than
+  "values";
 - `like`: another set, whose facts it has where it states none;
 - `sources`, tried in their order: `web` (an address; `gzipped = false` if its files are not), `debian` and `folder`,
   `packages` (whole Debian packages and their SHA-256), `npm` or `pypi` with `sha256` (and `folder`, or the archive is taken
   whole), or `made` (on this machine). Where the set's files are not in the source as they are, `build` names the function of
-  `sfumato.data.builders` that makes them of the raw `files`.
+  `sfumato.data.builders` that makes them of the raw `files`; `first`: so many records of one file are the training set.
 
 Everything in this module is public.
 """
@@ -51,6 +53,7 @@ _FILES = ("images.toml", "tables.toml")
 _BUILDERS: Mapping[str, builders.Builder] = {
     "cifar-binary": builders.build_cifar_binary,
     "cifar-pictures": builders.build_cifar_pictures,
+    "counted-table": builders.build_counted_table,
     "drawings": builders.build_drawings,
     "faces": builders.build_faces,
     "payments": builders.build_payments,
@@ -216,25 +219,34 @@ def _registry() -> dict[str, NamedSet]:
 
 def _named_set(name: str, facts: dict[str, Any]) -> NamedSet:
     layout, values = facts.pop("layout", "arrays"), facts.pop("values", "values")
-    opened = builders.open_idx if layout == "idx" else partial(builders.open_arrays, values=values)
+    arrays = partial(builders.open_arrays, values=values, labelled=layout != "unlabelled")
+    opened = builders.open_idx if layout == "idx" else arrays
     told = facts.pop("schema")
     columns = told.get("columns", [])
-    header = (*(column["name"] for column in columns), told.get("label", ""))
+    header = (
+        *(column["name"] for column in columns),
+        *([told["label"]] if "label" in told else []),
+    )
+    cells = {column["name"]: column["each"] for column in columns if "each" in column}
     if columns:
-        told = {**told, "columns": [column for column in columns if "left_out" not in column]}
+        kept = [column for column in columns if "left_out" not in column]
+        plain = [{k: v for k, v in column.items() if k != "each"} for column in kept]
+        told = {**told, "columns": plain}
     schema = Schema.from_json(told)
-    sources = tuple(_source(source, schema, header) for source in facts.pop("sources"))
+    sources = tuple(_source(source, schema, header, cells) for source in facts.pop("sources"))
     return NamedSet(name=name, schema=schema, sources=sources, open=opened, **facts)
 
 
-def _source(facts: dict[str, Any], schema: Schema, header: tuple[str, ...]) -> FetchSource:
+def _source(
+    facts: dict[str, Any], schema: Schema, header: tuple[str, ...], cells: Mapping[str, int]
+) -> FetchSource:
     if "made" in facts:
         return Built(facts["made"], _MADE[facts["build"]])
     origin, whole = _origin(facts)
     if "build" not in facts:
         return origin
     raw = tuple(facts.get("files", whole))
-    contents = builders.Contents(raw, schema, header)
+    contents = builders.Contents(raw, schema, header, cells, facts.get("first", 0))
     return Prepared(origin, raw, partial(_BUILDERS[facts["build"]], contents))
 
 

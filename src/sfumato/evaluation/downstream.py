@@ -146,6 +146,10 @@ def _accuracy(
     return _share_right(comparison, _outcome(comparison, name, build, seed, step))
 
 
+def _accuracy_of_twelve(name: str, comparison: Comparison, seed: int, step: Step) -> Measurement:
+    return _accuracy(name, TWELVE[name].build(comparison.schema), comparison, seed, step)
+
+
 def _share_right(comparison: Comparison, outcome: Outcome, *more: str) -> Measurement:
     labels = comparison.real[1]
     assert labels is not None
@@ -166,7 +170,11 @@ def _twelve(
     names = [name for name in TWELVE if name != "xgb" or has_xgboost()]
     found = {
         name: _outcome(
-            comparison, name, TWELVE[name].build, seed, lambda share: step(share / len(names))
+            comparison,
+            name,
+            TWELVE[name].build(comparison.schema),
+            seed,
+            lambda share: step(share / len(names)),
         )
         for name in names
     }
@@ -207,15 +215,15 @@ def _by_class(
     return float(np.mean(values)) if values else 0.5
 
 
-def _f1(labels: Array, outcome: Outcome, weights: Array) -> float:
+def _f1(average: str, labels: Array, outcome: Outcome, weights: Array) -> float:
     assert outcome.scores is not None
-    two = outcome.scores.shape[1] == 2
+    two = outcome.scores.shape[1] == 2 and average != "weighted"
     return float(
         f1_score(
             labels,
             outcome.predicted.numpy(),
             labels=None if two else np.unique(labels),
-            average="binary" if two else "macro",
+            average="binary" if two else average,
             sample_weight=weights,
             zero_division=0.0,
         )
@@ -240,8 +248,12 @@ class _Ranking:
 _SCORES = {
     "roc": _Ranking(_ROC, "area under the ROC curve", partial(_by_class, roc_auc_score, False)),
     "prc": _Ranking(_PRC, "average precision", partial(_by_class, average_precision_score, False)),
-    "f1": _Ranking("F1 score", "F1", _f1),
-    # The values in the papers' tables look like these: the curve through a single point.
+    "f1": _Ranking("F1 score", "F1", partial(_f1, "macro")),
+    # What the papers' code computes for sets of more than two classes.
+    "f1-weighted": _Ranking(
+        "F1 score, weighted by class", "F1 weighted by class", partial(_f1, "weighted")
+    ),
+    # The values in the papers' tables are these: their code scores `model.predict`, a curve through a single point.
     "roc-hard": _Ranking(
         f"{_ROC}, hard decisions",
         "area under the ROC curve of hard decisions",
@@ -285,7 +297,8 @@ def _ranked(family: str, name: str, comparison: Comparison, seed: int, step: Ste
         outcomes, notes = _twelve(comparison, seed, step)
     else:
         _need_xgboost(name)
-        outcome = _outcome(comparison, name, TWELVE[name].build, seed, step)
+        build = TWELVE[name].build(comparison.schema)
+        outcome = _outcome(comparison, name, build, seed, step)
         outcomes, notes = {name: outcome}, outcome.notes
     found = np.mean(
         [_replicates(comparison, family, n, o, seed, step) for n, o in outcomes.items()], axis=0
@@ -384,7 +397,7 @@ def _register_twelve(name: str, presets: Callable[[Schema], Sequence[Preset]]) -
         title=kind.title,
         presets=presets,
         where=_labelled_for_xgboost if name == "xgb" else _labelled,
-    )(partial(_accuracy, name, kind.build))
+    )(partial(_accuracy_of_twelve, name))
 
 
 for _name in ("logreg", "mlp"):
@@ -419,7 +432,8 @@ _register_accuracy(
 
 def _table_preset(family: str, schema: Schema) -> Sequence[Preset]:
     """The papers give ROC and PRC for two classes, F1 for more."""
-    wanted = ("f1",) if schema.n_classes > 2 else ("roc", "prc", "roc-hard", "prc-hard")
+    ranked = ("roc", "prc", "roc-hard", "prc-hard")
+    wanted = ("f1", "f1-weighted") if schema.n_classes > 2 else ranked
     return ("paper",) if family in wanted else ()
 
 

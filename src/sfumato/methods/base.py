@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -158,6 +159,27 @@ class Method(Learnt, Configured, ABC):
         super().__init_subclass__(**more)
         if "info" in vars(cls):
             known(cls)
+
+    @classmethod
+    def preset(
+        cls,
+        name: str = "paper",
+        *,
+        data: str,
+        epsilon: float | None = None,
+        n: int | None = None,
+        **changed: Any,
+    ) -> Self:
+        """The method as its paper has it for a data set (`methods.presets`); `changed` settings win.
+
+        Warns of every setting of the paper's that is missing here, and of what the preset "fast" changes. Some depend on ε.
+        """
+        from sfumato.methods.presets import find_preset
+
+        found = find_preset(cls, name, data=data, epsilon=epsilon, n=n, given=changed)
+        if remarks := found.remarks():
+            warnings.warn(" ".join(remarks), stacklevel=2)
+        return cls(**{**found.values, **changed})
 
     # -- what a method writes ------------------------------------------------------------------------------------
 

@@ -42,14 +42,16 @@ class Merf(Matched):
     """DP-MERF for images and tables, labelled or not, balanced or not.
 
     **Guarantee**: one release of Σ [φ(x), w] filed by class. Images: ‖φ(x)‖ = 1 and w = 0.1, hence bound √1.01. Tables:
-    ‖φ(x)‖ ≤ √2 (numbers 1, categories 1) and w = 0.3, hence bound √2.09. The Gaussian noise is calibrated to the budget
-    exactly. Everything after the release is post-processing.
+    ‖φ(x)‖ ≤ √2 (numbers 1, categories 1) and w = 0.3, hence bound √2.09; with `category_weight="length"` categories add their
+    columns ÷ their places in place of 1. The Gaussian noise is calibrated to the budget exactly. Everything after the release
+    is post-processing.
 
     Differs from the paper: class counts ride in the same release (half a per cent more noise), so imbalanced and absent
     classes are handled and the number of records may be private; the loss leaves out the b self-pairs of a batch; each step
     matches a random block of the frequencies, an unbiased estimate of the same loss at a fraction of its cost; sampled
-    pixels get a little grain. Tables: length scales are public constants where the paper takes the median distance of
-    private records; a batch holds as many records of each class as of any other.
+    pixels get a little grain. Tables: categories are divided by the root of their number of columns, where the paper takes the
+    length of the one-hot vector (`category_weight`); length scales are public constants where the paper takes the median distance
+    of private records; a batch holds as many records of each class as of any other.
     """
 
     info = MethodInfo(
@@ -73,6 +75,12 @@ class Merf(Matched):
         "kernels in one release; auto: 127/784 per pixel, a wide and a narrow one for tables.",
         default=None,
     )
+    category_weight: str = setting(
+        "By what categories are divided: columns (their number), or length (that of their one-hot vector, as in the paper, so "
+        "that they weigh less against numbers).",
+        default="columns",
+        choices=("columns", "length"),
+    )
     block: int = setting(
         "Frequencies compared in one training step; fewer is faster and noisier.",
         default=500,
@@ -83,7 +91,8 @@ class Merf(Matched):
     def queries(self, schema: Schema, budget: Budget) -> list[Query]:
         codec = self.plain_codec(schema)
         dim = (self._features(schema) if codec.numbers else 0) + codec.places
-        bound = math.sqrt((codec.numbers > 0) + (len(codec.blocks) > 0))
+        divisor = codec.places if self.category_weight == "length" else len(codec.blocks)
+        bound = math.sqrt((codec.numbers > 0) + len(codec.blocks) / max(1, divisor))
         return [embedding_query(_LABEL, schema, dim, bound, _COUNT[schema.kind])]
 
     def _fit(self, data: Gate, run: Workspace) -> None:
@@ -115,7 +124,8 @@ class Merf(Matched):
         )
         if schema.kind == "images":
             return fourier
-        return HeterogeneousFourier(codec, fourier if codec.numbers else None)
+        by_length = self.category_weight == "length"
+        return HeterogeneousFourier(codec, fourier if codec.numbers else None, by_length)
 
     def _check(self, schema: Schema) -> None:
         super()._check(schema)

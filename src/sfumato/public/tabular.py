@@ -186,21 +186,26 @@ def plain_codec(schema: Schema, squash: float | None = 100.0) -> PixelCodec | Ta
 
 
 class HeterogeneousFourier(FeatureMap):
-    """[φ(numbers), one-hots ÷ √(number of blocks)]: the sum of a Gaussian kernel and of the share of equal categories.
+    """[φ(numbers), one-hots ÷ √d]: the sum of a Gaussian kernel and of the number of equal categories, by d.
 
-    **Guarantee**: ‖·‖² = ‖φ‖² + (ones) ÷ (blocks) ≤ 1 + 1, since φ is of norm 1 and each of the blocks holds at most one 1; so
-    the bound is √2, or 1 where there are numbers only or categories only. Row-wise because codec and φ are.
+    d is the number of blocks, or with `by_length` that of all places of the one-hots together.
+
+    **Guarantee**: ‖·‖² = ‖φ‖² + (ones) ÷ d ≤ 1 + (blocks) ÷ d, since φ is of norm 1 and each of the blocks holds at most one 1;
+    where there are no numbers the first term is missing. Row-wise because codec and φ are.
     """
 
-    def __init__(self, codec: PlainCodec, fourier: FourierFeatures | None) -> None:
+    def __init__(
+        self, codec: PlainCodec, fourier: FourierFeatures | None, by_length: bool = False
+    ) -> None:
         self.codec = codec
         self.fourier = fourier
-        self.bound = math.sqrt((fourier is not None) + (len(codec.blocks) > 0))
+        self.divisor = max(1, codec.places if by_length else len(codec.blocks))
+        self.bound = math.sqrt((fourier is not None) + len(codec.blocks) / self.divisor)
         self.dim = (fourier.dim if fourier else 0) + codec.places
 
     @property
     def category_scale(self) -> float:
-        return 1 / math.sqrt(max(1, len(self.codec.blocks)))
+        return 1 / math.sqrt(self.divisor)
 
     def __call__(self, batch: Batch) -> Tensor:
         numbers, hot = self.codec.parts_of(batch)

@@ -25,12 +25,14 @@ from sfumato.data.catalogue import unknown_set
 from sfumato.errors import BadInput
 from sfumato.evaluation.metrics import badge_of, family_of, title_of
 from sfumato.files import as_path, atomic_path, check_file, write_json, write_text
-from sfumato.methods import get_method
+from sfumato.methods import Method, get_method
+from sfumato.methods.presets import find_preset
 from sfumato.methods.selection import check_keep
 from sfumato.privacy import Budget, Neighbours
 from sfumato.published import BADGE
+from sfumato.report.papers import Published, paper_titles, published_numbers
 from sfumato.report.pictures import Mark, Point, epsilon_plot
-from sfumato.report.words import markdown, package_text, render
+from sfumato.report.words import markdown, render
 
 Cell = dict[str, Any]
 Row = dict[str, Any]
@@ -38,6 +40,7 @@ Row = dict[str, Any]
 FORMAT = 1
 COLUMNS = ("Metric", "ε", "Relation", "Method", "Mean", "Range over seeds", "Seeds", "Source")
 _MOST_PANELS = 6
+_RELATIONS = {"not stated": "relation not stated", "none": "NOT PRIVATE"}
 DEFAULTS = {
     "neighbours": "zero-out",
     "seeds": [0],
@@ -135,7 +138,7 @@ def parse_config(given: Mapping[str, Any]) -> Config:
         keep=float(values["keep"]),
         metrics=tuple(metrics),
         preset="" if metrics else str(values["preset"]),
-        variants=_variants(given.get("methods")),
+        variants=_variants(given.get("methods"), train, tuple(float(e) for e in epsilons)),
     )
 
 
@@ -178,12 +181,15 @@ def _data(given: Mapping[str, Any]) -> tuple[str, str, str]:
     return found[0].name, f"{found[0].name}:train", f"{found[0].name}:test"
 
 
-def _variants(tables: Any) -> dict[str, Variant]:
+def _variants(tables: Any, data: str, epsilons: tuple[float, ...]) -> dict[str, Variant]:
     """From [methods.NAME] tables, or a list of [[methods]] with name, label, public and settings."""
     if not isinstance(tables, dict | list) or not tables:
         raise BadInput("No method is named; add a table such as [methods.merf].")
     if isinstance(tables, dict):
-        return {name: _variant(name, f"methods.{name}", table) for name, table in tables.items()}
+        return {
+            name: _variant(name, f"methods.{name}", table, data, epsilons)
+            for name, table in tables.items()
+        }
     found: dict[str, Variant] = {}
     for number, entry in enumerate(tables, 1):
         where = f"methods {number}"
@@ -203,17 +209,21 @@ def _variants(tables: Any) -> dict[str, Variant]:
         if label in found:
             raise BadInput(f"Two [[methods]] are called {label!r}; give one of them a label.")
         public = {"public": entry["public"]} if "public" in entry else {}
-        found[label] = _variant(label, where, {**settings, **public, "method": entry["name"]})
+        whole = {**settings, **public, "method": entry["name"]}
+        found[label] = _variant(label, where, whole, data, epsilons)
     return found
 
 
-def _variant(name: Any, where: str, table: Any) -> Variant:
+def _variant(name: Any, where: str, table: Any, data: str, epsilons: tuple[float, ...]) -> Variant:
     if not isinstance(name, str) or not name.strip() or not name.isprintable():
         raise BadInput(f"[{where}] must have a name that can be shown.")
     if not isinstance(table, dict):
         raise BadInput(f"{where} must be a table of settings; write [methods.merf].")
     settings = dict(table)
     method, public = settings.pop("method", name), settings.pop("public", None)
+    preset = settings.pop("preset", None)
+    if preset is not None and (not isinstance(preset, str) or not preset):
+        raise BadInput(f'[{where}] preset must be a name in quotes; write preset = "paper".')
     if public is not None and (not isinstance(public, str) or not public):
         raise BadInput(
             f'[{where}] public must be a name or path in quotes; write public = "mnist".'
@@ -229,11 +239,32 @@ def _variant(name: Any, where: str, table: Any) -> Variant:
     try:
         cls = get_method(str(method))
         hint = ""
-        full = cls.from_settings(texts).get_params()
+        more = _preset_values(cls, preset, data, epsilons, texts) if preset else {}
+        full = cls.from_settings(texts, **more).get_params()
     except BadInput as error:
         raise BadInput(f"[{where}] {error}{hint}") from error
     full.pop("seed", None)
     return Variant(method=cls.info.name, settings=full, public=public)
+
+
+def _preset_values(
+    cls: type[Method],
+    preset: str,
+    data: str,
+    epsilons: tuple[float, ...],
+    given: Mapping[str, str],
+) -> dict[str, Any]:
+    """What a preset (paper, or paper:adult) sets for this data set, if it is the same for every ε of the comparison."""
+    kind, _, chosen = preset.partition(":")
+    found = [
+        find_preset(cls, kind, data=chosen or data, epsilon=epsilon, given=given).values
+        for epsilon in epsilons
+    ]
+    if any(values != found[0] for values in found):
+        raise BadInput(
+            f"The preset {preset!r} has other settings for another ε; write a file for each ε."
+        )
+    return found[0]
 
 
 # ------------------------------------------------------------------------- what was found
@@ -274,13 +305,10 @@ class Outcome:
         return [{key: f[key] for key in ("name", "epsilon", "seed")} for f in self.failures]
 
 
-def published_numbers(data: str) -> list[dict[str, Any]]:
-    """The papers' numbers on a named data set."""
-    numbers = tomllib.loads(package_text("published.toml"))["numbers"]
-    return [number for number in numbers if number["data"] == data]
-
-
-def rows_of(config: Config, results: Sequence[tuple[str, Cell, Cell]]) -> list[Row]:
+def rows_of(
+    config: Config, results: Sequence[tuple[str, Cell, Cell]], *, all_published: bool = False
+) -> list[Row]:
+    """A row for each metric, ε and method: ours, then the papers'; ε is None where there is no privacy."""
     values: dict[tuple[str, float, str], list[dict[str, Any]]] = {}
     for name, cell, result in results:
         for metric in result["metrics"]:
@@ -295,30 +323,41 @@ def rows_of(config: Config, results: Sequence[tuple[str, Cell, Cell]]) -> list[R
         unsound = "" if sound else "; ACCOUNTING NOT SOUND"
         rows.append(row | {"source": found[0]["source"] + unsound, "badge": badge_of(found[0])})
     order = list(dict.fromkeys(row["metric"] for row in rows))
-    for number in published_numbers(config.data) if order else []:
-        if number["metric"] in order:
-            row = {key: number[key] for key in ("metric", "epsilon", "relation", "method")}
-            row |= {"mean": number["value"], "low": None, "high": None, "seeds": None}
-            theirs = {"source": f"published: {number['source']}", "badge": ""}
-            rows.append(row | {"published": True} | theirs)
-    return sorted(rows, key=lambda r: (order.index(r["metric"]), r["epsilon"], r["published"]))
+    for number in published_numbers(config.data, everything=all_published) if order else []:
+        if number.metric in order:
+            private = math.isfinite(number.epsilon)
+            row = {"metric": number.metric, "epsilon": number.epsilon if private else None}
+            row |= {"relation": number.relation, "method": number.method, "mean": number.value}
+            row |= {"low": None, "high": None, "seeds": None, "printed": number.printed}
+            notes = {"protocol": number.protocol, "superseded": number.superseded}
+            rows.append(row | {"published": True, "source": _place(number), "badge": ""} | notes)
+    return sorted(
+        rows, key=lambda r: (order.index(r["metric"]), r["epsilon"] or math.inf, r["published"])
+    )
+
+
+def _place(number: Published) -> str:
+    drawn = " (the authors' plot files)" if number.figure else ""
+    old = "SUPERSEDED; " if number.superseded else ""
+    return f"published: {old}{number.source}{drawn}"
 
 
 def table(rows: Sequence[Row]) -> list[tuple[str, ...]]:
     """The rows as text, under `COLUMNS`."""
-    return [
+    lines: list[tuple[str, ...]] = [
         (
             row["metric"],
-            f"{row['epsilon']:g}",
-            "relation not stated" if row["relation"] == "not stated" else row["relation"],
+            "∞" if row["epsilon"] is None else f"{row['epsilon']:g}",
+            _RELATIONS.get(row["relation"]) or row["relation"],
             row["method"] + (" (published)" if row["published"] else ""),
-            f"{row['mean']:.4g}",
+            row.get("printed") or f"{row['mean']:.4g}",
             "–" if row["published"] else f"{row['low']:.4g} … {row['high']:.4g}",
             "–" if row["published"] else str(row["seeds"]),
             row["source"],
         )
         for row in rows
     ]
+    return lines
 
 
 def remarks(outcome: Outcome) -> list[str]:
@@ -338,7 +377,30 @@ def remarks(outcome: Outcome) -> list[str]:
         ),
         f"Mean and range are over {len(config.seeds)} seed(s), {config.samples:,} synthetic records each{kept}. "
         "Published numbers come with the papers' own accounting, relation and protocol.",
+        *_protocols(outcome.rows),
         *outcome.notes,
+    ]
+
+
+def _protocols(rows: Sequence[Row]) -> list[str]:
+    """What stands behind the published numbers shown: which paper a letter means, and how each table was measured."""
+    theirs = [row for row in rows if row["published"]]
+    told: dict[str, list[str]] = {}
+    for row in theirs:
+        words = "; ".join(part for part in (row["protocol"], row["superseded"]) if part)
+        place = row["source"].removeprefix("published: ").removeprefix("SUPERSEDED; ")
+        place = place.partition(":")[0] + ", " + place.partition(", ")[2] if ":" in place else place
+        if words and place not in told.setdefault(words, []):
+            told[words].append(place)
+    used = [key for key in paper_titles() if any(f"{key}:" in row["source"] for row in theirs)]
+    titles = [f"{key} is {paper_titles()[key]}" for key in used]
+    return [
+        *(
+            ["; ".join(titles) + ". A number after the colon is a line of its text."]
+            if used
+            else []
+        ),
+        *(f"Protocol of {' and '.join(places)}: {words}." for words, places in told.items()),
     ]
 
 
@@ -363,8 +425,9 @@ def write_comparison(outcome: Outcome) -> None:
     published.check("comparison", facts)
     write_json(out / "comparison.json", facts)
     keys = ("metric", "epsilon", "relation", "method", "mean", "low", "high", "seeds", "published")
+    more = ("delta", "source", "badge", "printed", "protocol", "superseded")
     text = io.StringIO()
-    writer = csv.DictWriter(text, [*keys, "delta", "source", "badge"], lineterminator="\n")
+    writer = csv.DictWriter(text, [*keys, *more], lineterminator="\n")
     writer.writeheader()
     writer.writerows({"delta": None if r["published"] else config.delta, **r} for r in outcome.rows)
     write_text(out / "comparison.csv", text.getvalue())
@@ -392,8 +455,9 @@ def _panels(rows: Sequence[Row]) -> list[dict[str, Any]]:
     """One metric each: its title, its plot with a line per method, and its rows as text."""
     panels = []
     for metric in dict.fromkeys(row["metric"] for row in rows):
+        # Where there is no privacy there is no place on the axis.
         ours_first = sorted(
-            (row for row in rows if row["metric"] == metric),
+            (row for row in rows if row["metric"] == metric and row["epsilon"] is not None),
             key=lambda row: (row["published"], row["method"]),
         )
         points = [
@@ -451,7 +515,7 @@ def _curve(rows: Sequence[Row]) -> bytes:
     for axis, metric in zip(axes, metrics, strict=True):
         lines: dict[tuple[bool, str], list[Row]] = {}
         for row in rows:
-            if row["metric"] == metric:
+            if row["metric"] == metric and row["epsilon"] is not None:
                 lines.setdefault((row["published"], row["method"]), []).append(row)
         # In the order of the last point, as the eye meets them from above.
         order = sorted(lines.items(), key=lambda item: (item[0][0], -item[1][-1]["mean"]))

@@ -60,9 +60,11 @@ def compare(
     jobs: int | None = None,
     engine: Engine | str | None = None,
     progress: Progress | None = None,
+    all_published: bool = False,
 ) -> Outcome:
     """Run the cells that `out` does not hold yet, in `jobs` processes (at most one a core), and write the comparison.
 
+    `all_published` also shows the papers' numbers that a later text supersedes, and their ablations.
     With an `engine` ("ray", "ray:ADDRESS") the cells run there instead; its machines must see the same paths.
 
     A cell that fails is a sentence in `failures`; it does not stop the others and is tried again next time.
@@ -119,7 +121,11 @@ def compare(
     warning = budget.warning(size) if budget.neighbours.size_is_public else None
     outcome = Outcome(
         config=config,
-        rows=rows_of(config, [(name, cell, done[key]) for key, name, cell in grid if key in done]),
+        rows=rows_of(
+            config,
+            [(name, cell, done[key]) for key, name, cell in grid if key in done],
+            all_published=all_published,
+        ),
         cells=[{"name": name, "key": key, **done[key]} for key, name, _ in grid if key in done],
         failures=[
             {"name": name, "epsilon": cell["epsilon"], "seed": cell["seed"], **failed[key]}
