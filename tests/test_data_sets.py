@@ -323,7 +323,9 @@ def test_xrays_come_in_three_sizes_with_their_class(rooms):
         for code, name in enumerate(("NORMAL", "PNEUMONIA")):
             for index in range(count):
                 gray = np.full((224, 224), 40 * index + 100 * code, np.uint8)
-                content[f"{base}/{split}/{name}/{index}.jpeg"] = picture(gray, "JPEG")
+                # Two pictures of one patient, and the two ways of telling it.
+                file = f"person{index // 2}_virus_{index}" if code else f"IM-000{index}-0001"
+                content[f"{base}/{split}/{name}/{file}.jpeg"] = picture(gray, "JPEG")
     (raw / archive_of("chest-xray")).write_bytes(zipped(content))
     prepare(SETS["chest-xray"], 0, raw, staging)
     sets = [SETS[f"chest-xray{side}"] for side in ("-28", "", "-128")]
@@ -335,6 +337,8 @@ def test_xrays_come_in_three_sizes_with_their_class(rooms):
         assert labels.tolist() == [0, 0, 0, 1, 1, 1]
         assert np.abs(values.mean((1, 2, 3)) - [0, 40, 80, 100, 140, 180]).max() < 2
         assert len(entry.open(staging, "test")) == 4
+    patients = np.load(staging / "train-patient.npy")
+    assert patients.tolist() == [1_000_000, 1_000_001, 1_000_002, 0, 0, 1]
     # They share one download.
     assert {entry.store for entry in sets} == {"chest-xray"}
     assert sets[0].files == sets[1].files == sets[2].files
