@@ -37,7 +37,7 @@ from sfumato.privacy import (
 from sfumato.privacy.bounding import summand_of
 from sfumato.privacy.memory import Remembered, RememberedRows
 from sfumato.privacy.sampling import PoissonSum
-from sfumato.privacy.units import UnitRows
+from sfumato.privacy.units import SHARES, UnitRows
 from sfumato.report.grid import compare
 from sfumato.testing import adversarial_records, shuffled_records
 from sfumato.testing.methods import BUDGET as BOTH
@@ -194,7 +194,8 @@ def test_shares_of_units_go_with_their_records(cluster):
             found = RayEngine(partitions=partitions).total(rows, summand)
             assert torch.equal(found, expected), f"{partitions} partitions"
         # All of them in full would be another sum.
-        assert not torch.equal(LocalEngine().total(numbers(200), summand), expected)
+        whole = LocalEngine().total(numbers(200), summand_of(phi))
+        assert not torch.equal(whole * SHARES, expected)
 
 
 class Never(LocalEngine):
@@ -339,7 +340,8 @@ def test_a_fit_on_the_cluster_keeps_its_promise(method, cluster, tmp_path):
     fitted = method(**method.TINY).fit(
         data, Budget(epsilon=5.0, delta=1e-5), engine=RayEngine(partitions=3), out=tmp_path / "run"
     )
-    promised = method(**method.TINY).promise(data.schema, Budget(epsilon=5.0, delta=1e-5))
+    budget = Budget(epsilon=5.0, delta=1e-5)
+    promised = method(**method.TINY).promise(data.schema, budget, size=len(data))
     assert fitted.statement_.charges == promised.charges
     assert len(fitted.sample(20)) == 20
 
