@@ -179,6 +179,7 @@ def _content(
             for name, value in statement["epsilon_under"].items()
         ],
         "unit": unit,
+        "together": "records of one person" if unit.single else f"{unit.plural} together",
         "several": [
             (count, bound(value), guess(value, delta))
             for count, value in (told_epsilon_k(statement) or {}).items()
