@@ -42,7 +42,7 @@ define install
 	    echo "$$found cannot make an environment: install its venv module (on Debian and Ubuntu: python3-venv)." >&2; exit 1; \
 	  fi; \
 	fi; \
-	echo "Installing sfumato and what it needs ($$extras); the first time this downloads a few hundred megabytes."; \
+	echo "Installing sfumato and what it needs ($$extras); the first time this downloads a few hundred megabytes, or some thousand where torch comes with CUDA."; \
 	if [ "$$extras" = run ]; then target=.; else target=".[$$extras]"; fi; \
 	rm -f "$$stamp"; log="$(VENV)/install.log"; code="$(VENV)/install.code"; \
 	{ "$(PY)" -m pip install --disable-pip-version-check --no-color --progress-bar off -c constraints.txt -e "$$target" 2>&1; \
