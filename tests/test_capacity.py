@@ -81,7 +81,7 @@ def test_a_fit_says_what_was_chosen_and_why_from_public_numbers():
 
     data = Dataset.from_arrays(np.random.default_rng(0).random((300, 1, 8, 8)))
     Mixture().fit(data, Budget(epsilon=1.0, delta=1e-5), progress=Listening())
-    assert any("300 records ÷ noise 3.73" in text for text in said)
+    assert any("n ÷ noise: 300 ÷ 3.73" in text for text in said)
 
 
 def test_where_the_number_is_private_delta_stands_for_it():

@@ -120,7 +120,7 @@ def _told(
     clusters: int,
     own: int,
 ) -> str:
-    known = f"{records:,} records ÷ noise {noise:.3g} = {r:.3g}, {each:.3g} a class"
+    known = f"n ÷ noise: {records:,} ÷ {noise:.3g} = {r:.3g}, {each:.3g} a class"
     if not pooled:
         return (
             f"{known}: class means and a covariance of fixed shape, since more would drown in noise"
