@@ -20,8 +20,9 @@ from click.testing import CliRunner
 from runs import arrays_in
 from sfumato import published as whitelist
 from sfumato.cli.compare import compare as command
-from sfumato.errors import BadInput, RunConflict
+from sfumato.errors import BadInput, BudgetExceeded, RunConflict
 from sfumato.methods import Merf
+from sfumato.privacy import Budget, DataSetLedger
 from sfumato.progress import Progress, Stage
 from sfumato.report import grid
 from sfumato.report.comparison import (
@@ -65,9 +66,11 @@ def cells_of(out: Path) -> dict[str, int]:
     return {p.name: p.stat().st_mtime_ns for p in (out / "cells").glob("*")}
 
 
-def serially(cells: Any, finished: Callable[..., None], jobs: int) -> None:
+def serially(
+    cells: Any, finished: Callable[..., None], jobs: int, work: Callable[..., Any] = run_cell
+) -> None:
     for key, cell in cells.items():
-        finished(key, run_cell(cell))
+        finished(key, work(cell))
 
 
 @pytest.fixture
@@ -261,7 +264,7 @@ def test_a_comparison_under_add_remove_tells_no_number_of_private_records(tmp_pa
 def test_one_failing_cell_is_a_sentence_and_an_exit_code(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def second_fails(cells: Any, finished: Callable[..., None], jobs: int) -> None:
+    def second_fails(cells: Any, finished: Callable[..., None], jobs: int, *_: object) -> None:
         for key, cell in cells.items():
             bad = {"error": "It <failed>; try less.", "exit_code": 4}
             finished(key, bad if cell["seed"] == 1 else run_cell(cell))
@@ -441,3 +444,29 @@ def test_the_example_file_is_valid_and_the_help_has_a_runnable_one(tmp_path: Pat
     assert "one a core" in text
     (tmp_path / "help.toml").write_text(toml[1])
     assert read_config(tmp_path / "help.toml").epsilons == (1.0, 10.0)
+
+
+def test_a_ledger_holds_all_cells_together_to_one_limit_and_refuses_before_the_first(
+    tmp_path: Path, here: None
+) -> None:
+    book = tmp_path / "book"
+    DataSetLedger.make(book, Budget(epsilon=1.6, delta=1e-5)).close()
+    # Three runs at ε = 1 cost 1.84 together, two 1.47.
+    with pytest.raises(BudgetExceeded, match=r"The 3 fits .* epsilon = 1\.8.* no row was read"):
+        compare(parse_config(config(seeds=[0, 1, 2])), tmp_path / "three", ledger=book)
+    assert not (tmp_path / "three").exists()
+    two = compare(parse_config(config()), tmp_path / "two", ledger=book)
+    assert not two.failures
+    with DataSetLedger(book) as opened:
+        assert [run.state for run in opened.runs()] == ["finished", "finished"]
+        assert opened.spent() == pytest.approx(1.466, abs=2e-3)
+    # What is kept costs nothing more; what is new does.
+    again = compare(parse_config(config()), tmp_path / "two", ledger=book)
+    assert again.kept == 2
+    with pytest.raises(BudgetExceeded, match="The 1 fits"):
+        compare(parse_config(config(seeds=[0, 1, 2])), tmp_path / "two", ledger=book)
+
+
+def test_a_comparison_under_a_ledger_stays_on_its_machine(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="one machine"):
+        compare(parse_config(config()), tmp_path / "out", engine="ray", ledger=tmp_path / "book")

@@ -13,6 +13,7 @@ from sfumato.cli.options import (
     debug_option,
     engine_option,
     json_option,
+    ledger_option,
     out_option,
     output_options,
     progress_for,
@@ -31,6 +32,9 @@ from sfumato.errors import BadInput
     help="Processes at a time, at most one a core; each needs the memory of a fit.",
 )
 @engine_option
+@ledger_option(
+    "Hold all fits of the comparison, with all other runs on these data, to the limit of this ledger (sfumato ledger init)."
+)
 @click.option(
     "--all-published",
     is_flag=True,
@@ -44,6 +48,7 @@ def compare(
     out: Path,
     jobs: int | None,
     engine: str | None,
+    ledger_folder: Path | None,
     all_published: bool,
     quiet: bool,
     as_json: bool,
@@ -52,7 +57,8 @@ def compare(
 
     FILE.toml names the data, epsilons, delta and methods; its other keys have defaults: neighbours = "zero-out",
     seeds = [0], samples = 60000, keep = 1.0, preset = "quick". Type the same command again to go on with an interrupted
-    comparison: finished cells are kept. FOLDER gets comparison.md, .csv, .json, .html and curve.png. The
+    comparison: finished cells are kept. On private data every fit costs: with --ledger all of them are priced together
+    before the first. FOLDER gets comparison.md, .csv, .json, .html and curve.png. The
     numbers are computed on real data and not covered by ε. A published number comes with its place in the
     paper (S3:1437 is a line of it), its relation and its protocol; compare only what was measured alike.
 
@@ -70,6 +76,7 @@ def compare(
     Example:
       sfumato compare examples/compare.toml --out runs/comparison
       sfumato compare examples/compare.toml --out runs/comparison --engine ray:auto
+      sfumato compare mine.toml --out runs/mine --ledger ledgers/mine
     """
     from sfumato.report import comparison
     from sfumato.report.grid import compare as run
@@ -80,6 +87,7 @@ def compare(
         out,
         jobs=jobs,
         engine=engine,
+        ledger=ledger_folder,
         progress=progress_for(quiet),
         all_published=all_published,
     )

@@ -20,10 +20,11 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -32,14 +33,23 @@ import torch
 
 from sfumato import published
 from sfumato._version import __version__
-from sfumato.data import find_named, load, schema_of
+from sfumato.data import Schema, find_named, load, schema_of
 from sfumato.data.inspection import refuse_implausible
 from sfumato.engines import Engine, engine_of
-from sfumato.errors import BadInput, CorruptArtifact, RunConflict, SfumatoError, out_of_resources
+from sfumato.errors import (
+    BadInput,
+    BudgetExceeded,
+    CorruptArtifact,
+    RunConflict,
+    SfumatoError,
+    out_of_resources,
+)
 from sfumato.evaluation import evaluate, list_metrics, preset_metrics
 from sfumato.files import read_json, write_json
-from sfumato.methods import get_method
-from sfumato.privacy import Budget, Neighbours, keyed_digest
+from sfumato.methods import Method, get_method
+from sfumato.privacy import Budget, Charge, DataSetLedger, Neighbours, keyed_digest
+from sfumato.privacy.ledger import fits
+from sfumato.privacy.statement import rounded_up
 from sfumato.progress import Progress
 from sfumato.public.loading import load_public
 from sfumato.report.comparison import (
@@ -59,6 +69,7 @@ def compare(
     *,
     jobs: int | None = None,
     engine: Engine | str | None = None,
+    ledger: Path | str | None = None,
     progress: Progress | None = None,
     all_published: bool = False,
 ) -> Outcome:
@@ -66,6 +77,8 @@ def compare(
 
     `all_published` also shows the papers' numbers that a later text supersedes, and their ablations.
     With an `engine` ("ray", "ray:ADDRESS") the cells run there instead; its machines must see the same paths.
+    With a `ledger`, the data set's, every cell is a run that it must have room for: all that are to run are priced together,
+    and refused together, before the first. A cell that is killed keeps its reservation and costs again when it is repeated.
 
     A cell that fails is a sentence in `failures`; it does not stop the others and is tried again next time.
     """
@@ -78,6 +91,14 @@ def compare(
     schema, size = schema_of(config.train, **config.facts)
     metrics = _metric_names(config, schema)
     _check_plans(config, schema, progress)
+    grid = _grid(config, metrics)
+    cells = {key: cell for key, _, cell in grid}
+    done = {key: found for key in cells if (found := _kept(out / "cells" / f"{key}.json"))}
+    waiting = {key: cell for key, cell in cells.items() if key not in done}
+    if ledger is not None:
+        if engine is not None:
+            raise BadInput("A ledger is a file of one machine; leave out --engine, or --ledger.")
+        _check_ledger(Path(ledger), waiting.values(), schema, size)
     for spec in (config.train, config.test):  # fetched once, here, rather than by every process
         data = load(spec, **config.facts, progress=progress)
         # Here, where the operator alone sees it: an error of a cell is written down.
@@ -90,9 +111,6 @@ def compare(
         raise BadInput(
             f"Cannot write to {out}: {error.strerror}; choose another folder."
         ) from error
-    grid = _grid(config, metrics)
-    cells = {key: cell for key, _, cell in grid}
-    done = {key: found for key in cells if (found := _kept(out / "cells" / f"{key}.json"))}
     kept = len(done)
     failed: dict[str, dict[str, Any]] = {}
     seconds: dict[str, dict[str, float]] = {}
@@ -110,10 +128,10 @@ def compare(
 
     if kept:
         progress.note(f"{kept} of {len(cells)} cells were there already and are kept.")
-    waiting = {key: cell for key, cell in cells.items() if key not in done}
     with progress.stage(f"Comparing on {config.data}", len(waiting) or 1) as stage:
         if engine is None:
-            run_cells(waiting, finished, min(jobs or 10**6, cores()))
+            work = partial(run_cell, ledger=None if ledger is None else Path(ledger))
+            run_cells(waiting, finished, min(jobs or 10**6, cores()), work)
         else:
             _run_on(engine, waiting, finished)
 
@@ -191,6 +209,33 @@ def _check_plans(config: Config, schema: Any, progress: Progress) -> None:
             )
         except BadInput as error:
             raise BadInput(f"[methods.{name}] {error}") from error
+
+
+def _check_ledger(folder: Path, cells: Collection[Cell], schema: Schema, size: int | None) -> None:
+    """Raise unless the ledger has room for all these cells together; reads no row and reserves nothing."""
+    charges: list[Charge] = []
+    with DataSetLedger(folder) as book:
+        for cell in cells:
+            method, budget = _method_of(cell), _budget_of(cell)
+            book.check_kind(budget)
+            charges += method.promise(schema, budget, size=size).charges
+        total, spent = book.with_plan(tuple(charges)), book.spent()
+        if not fits(total, book.limit):
+            raise BudgetExceeded(
+                f"The {len(cells)} fits of this comparison would bring all runs on this data to epsilon = "
+                f"{rounded_up(total):.4g} at delta = {book.limit.delta:g}; the ledger in {folder} allows "
+                f"{book.limit.epsilon:g}, of which {rounded_up(spent):.4g} is spent; no row was read. Leave out methods, "
+                "epsilons or seeds, or compare on public data that are like yours."
+            )
+
+
+def _method_of(cell: Cell) -> Method:
+    return get_method(cell["method"])(**{**cell["settings"], "seed": cell["seed"]})
+
+
+def _budget_of(cell: Cell) -> Budget:
+    relation = Neighbours(cell["neighbours"])
+    return Budget(epsilon=cell["epsilon"], delta=cell["delta"], neighbours=relation)
 
 
 def _grid(config: Config, metrics: Sequence[str]) -> list[tuple[str, str, Cell]]:
@@ -313,21 +358,19 @@ def _start_worker() -> None:
     threading.Thread(target=leave_with_parent, daemon=True).start()
 
 
-def run_cell(cell: Cell) -> dict[str, Any]:
+def run_cell(cell: Cell, ledger: Path | None = None) -> dict[str, Any]:
     """Fit, sample, judge. An error becomes a sentence, which never quotes what an unexpected one says."""
     torch.set_num_threads(1)
-    relation = Neighbours(cell["neighbours"])
     try:
         start = time.perf_counter()
         train = load(cell["train"], **cell["facts"])
-        model = get_method(cell["method"])(**{**cell["settings"], "seed": cell["seed"]})
-        budget = Budget(epsilon=cell["epsilon"], delta=cell["delta"], neighbours=relation)
+        model, budget = _method_of(cell), _budget_of(cell)
         public = load_public(cell["public"], train.schema) if cell["public"] else None
         if not model.promise(train.schema, budget).sound:  # whatever their number
             raise BadInput(
                 f"{cell['method']} with these settings is unsound and keeps no ε to be compared at; leave it out."
             )
-        model.fit(train, budget, public=public)
+        model.fit(train, budget, public=public, ledger=ledger)
         fitted = time.perf_counter()
         reads_train = any(m.reads == "train" for m in list_metrics() if m.name in cell["metrics"])
         found = evaluate(
@@ -335,7 +378,7 @@ def run_cell(cell: Cell) -> dict[str, Any]:
             load(cell["test"], **cell["facts"]),
             metrics=cell["metrics"],
             train=train if reads_train else None,
-            size_is_public=relation.size_is_public,
+            size_is_public=budget.neighbours.size_is_public,
             seed=cell["seed"],
         )
         metrics = found.to_json()["metrics"]
