@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from sfumato.methods import (
         Dpaf,
         Dre,
+        Evolve,
         Gan,
         GanFt,
         GanMi,
@@ -65,6 +66,7 @@ __all__ = [  # noqa: RUF022
     "Dataset",
     "Dpaf",
     "Dre",
+    "Evolve",
     "Gan",
     "GanFt",
     "GanMi",

@@ -9,6 +9,7 @@ from sfumato.methods.run import SavedRun, export, is_run
 if TYPE_CHECKING:  # what is found, for type checkers; a test compares
     from sfumato.methods.dpaf import Dpaf as Dpaf
     from sfumato.methods.dre import Dre as Dre
+    from sfumato.methods.evolve import Evolve as Evolve
     from sfumato.methods.gan import Gan as Gan
     from sfumato.methods.gan import GanFt as GanFt
     from sfumato.methods.gan_mi import GanMi as GanMi

@@ -326,6 +326,18 @@ class PerceptualFeatures(FeatureMap):
         ]
 
 
+def embedding(
+    name: str, shape: tuple[int, ...], progress: Progress | None = None
+) -> PerceptualFeatures:
+    """One vector of length 1 for a picture: scattering, or the last pooled layer of a public network."""
+    if name == SCATTERING:
+        return PerceptualFeatures(make_encoder(name, shape), moments=1, balance=True)
+    network = _network(name, True, progress)
+    pooled = [tap for tap in network.info.layers if "pool" in tap]
+    last = pooled[-1:] or list(network.info.layers[-1:])
+    return PerceptualFeatures(NetworkEncoder(network, last, shape, pool=1), moments=1)
+
+
 def _clipped(rows: Tensor, bound: float) -> Tensor:
     norms = rows.square().sum(dim=1, keepdim=True).clamp(min=_TINY).sqrt()
     return rows * (bound / norms).clamp(max=1.0)

@@ -1,0 +1,213 @@
+"""Where Private Evolution's pictures come from: something that draws pictures at random, and varies those it is given.
+
+    source = get_source("public", schema, public=photographs)
+    pictures = source.random(labels, random)            # (n, C, H, W) in [0, 1], whatever it is able to draw
+    others = source.vary(pictures, labels, 0.5, random)   # like them; the degree says how far away, 1 at most
+
+Four of them: public pictures that are bent and moved, a codec in whose vectors one walks, a diffusion model that the user has
+(`diffusers`), and any class of the user's own. A source is PUBLIC: it has never seen the private records, and what it is
+given are pictures of its own that noisy votes have chosen.
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+from abc import ABC, abstractmethod
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from sfumato.data import Batch, Dataset, Schema
+from sfumato.errors import BadInput
+from sfumato.public.codec import ImageCodec
+
+PUBLIC, CODEC, DIFFUSERS = "public", "codec", "diffusers"
+_AT_ONCE = 256
+# At degree 1: what the entries of a picture's affine map, and the bends between its 4 × 4 places, are spread by. A picture
+# reaches from −1 to 1.
+_TURN, _BEND, _PLACES = 0.15, 0.12, 4
+_INFERENCE_STEPS = 50  # of a whole diffusion; a variation takes its share of them
+
+
+class Source(ABC):
+    """Two functions. `trained_on` names the data behind it: a source that has seen the private set is refused.
+
+    To bring one's own, write a subclass whose constructor takes the Schema, and name it "package.module:Class".
+    """
+
+    trained_on: tuple[str, ...] = ()
+
+    @abstractmethod
+    def random(self, labels: Tensor, random: torch.Generator) -> Tensor:
+        """(n,) classes, 0 where there are none → (n, C, H, W) in [0, 1]. A source may know nothing of classes: votes will."""
+
+    @abstractmethod
+    def vary(
+        self, pictures: Tensor, labels: Tensor, degree: float, random: torch.Generator
+    ) -> Tensor:
+        """(n, C, H, W) → the same number of others like them; the larger `degree` in [0, 1], the less like them."""
+
+
+class PublicPictures(Source):
+    """Pictures of a public set, each moved, turned and bent. Varying needs no public set: it bends what it is given."""
+
+    def __init__(self, public: Dataset | None = None) -> None:
+        self._public = public
+
+    def random(self, labels: Tensor, random: torch.Generator) -> Tensor:
+        assert self._public is not None
+        chosen = torch.randint(len(self._public), (len(labels),), generator=random)
+        pictures = self._public.take(chosen.numpy()).pixels().to(torch.float32)
+        return self.vary(pictures, labels, 1.0, random)
+
+    def vary(
+        self, pictures: Tensor, labels: Tensor, degree: float, random: torch.Generator
+    ) -> Tensor:
+        return bent(pictures, degree, random)
+
+
+def bent(pictures: Tensor, degree: float, random: torch.Generator) -> Tensor:
+    """Each picture under a random smooth map of its own; beyond its edge it goes on as at the edge."""
+    n, size = len(pictures), list(pictures.shape[2:])
+    entries = torch.randn(n, 2, 3, generator=random)
+    bends = torch.randn(n, 2, _PLACES, _PLACES, generator=random)
+    maps = torch.eye(2, 3) + _TURN * degree * entries
+    places = functional.affine_grid(maps, [n, 1, *size], align_corners=False)  # (n, H, W, 2)
+    moved = functional.interpolate(bends, size=size, mode="bicubic", align_corners=True)
+    places = places + _BEND * degree * moved.permute(0, 2, 3, 1)
+    # Bicubic: a picture is bent once a round, and what is bilinear blurs it every time.
+    found = functional.grid_sample(
+        pictures, places, mode="bicubic", padding_mode="border", align_corners=False
+    )
+    return found.clamp(0, 1)
+
+
+class CodecPictures(Source):
+    """A walk in the vectors of a public codec: random ones are those of public pictures, or as the codec's prior has them."""
+
+    def __init__(self, codec: ImageCodec, spread: Tensor, public: Dataset | None = None) -> None:
+        """`spread` (dim,): how far vectors lie apart in each direction (`spread_of`)."""
+        self._codec, self._spread, self._public = codec, spread, public
+        self.trained_on = codec.card.trained_on
+
+    @staticmethod
+    def spread_of(codec: ImageCodec, public: Dataset | None) -> Tensor:
+        if public is None:
+            root = codec.prior().sqrt()
+            return (0.5 * codec.bound * root / root.norm()).to(torch.float32)
+        step = max(1, len(public) // 2000)
+        rows = range(0, len(public), step)
+        chosen = torch.tensor([*rows]).numpy()
+        return codec.encode(public.take(chosen)).std(dim=0)
+
+    def random(self, labels: Tensor, random: torch.Generator) -> Tensor:
+        if self._public is None:
+            vectors = self._spread * torch.randn(len(labels), len(self._spread), generator=random)
+            return self._codec.decode(self._codec.bounded(vectors), generator=random)
+        chosen = torch.randint(len(self._public), (len(labels),), generator=random)
+        return self._walked(self._public.take(chosen.numpy()), 1.0, random)
+
+    def vary(
+        self, pictures: Tensor, labels: Tensor, degree: float, random: torch.Generator
+    ) -> Tensor:
+        return self._walked(Batch(pictures, None), degree, random)
+
+    def _walked(self, batch: Batch, degree: float, random: torch.Generator) -> Tensor:
+        vectors = self._codec.encode(batch)
+        # Kept at its length: a walk in many directions would otherwise lead away from everything.
+        keep = math.sqrt(1 - 0.75 * degree**2)
+        step = self._spread * torch.randn(vectors.shape, generator=random)
+        return self._codec.decode(keep * vectors + 0.75 * degree * step, generator=random)
+
+
+class DiffusionPictures(Source):
+    """An unconditional or class-conditional diffusion model in pixels (a `diffusers` UNet2DModel with its scheduler).
+
+    A variation adds the noise of an intermediate step and takes it away again, as in the paper's experiments. `folder` is one
+    that diffusers has written (`save_pretrained`); nothing is fetched.
+    """
+
+    def __init__(self, folder: Path | str, schema: Schema) -> None:
+        try:
+            from diffusers import DDIMScheduler, UNet2DModel
+        except ImportError as error:
+            raise BadInput(
+                'A diffusion model is run by diffusers; install it with pip install "sfumato[diffusers]".'
+            ) from error
+        where = Path(folder)
+        if not (where / "unet").is_dir() or not (where / "scheduler").is_dir():
+            raise BadInput(
+                f"{where} holds no diffusion model of diffusers (folders unet and scheduler); give the folder that its "
+                "save_pretrained has written."
+            )
+        self._unet = UNet2DModel.from_pretrained(where / "unet", local_files_only=True).eval()
+        self._scheduler = DDIMScheduler.from_pretrained(where / "scheduler", local_files_only=True)
+        self._shape = (schema.shape[0], *schema.shape[1:])
+        config = self._unet.config
+        sides = config.sample_size
+        size = (sides, sides) if isinstance(sides, int) else tuple(sides)
+        if (config.in_channels, *size) != self._shape:
+            raise BadInput(
+                f"The diffusion model in {where} draws pictures of shape {(config.in_channels, *size)}, and the data have "
+                f"{self._shape}; take a model of their size, or --image-size."
+            )
+        self._classes = config.num_class_embeds or 0
+        if self._classes and self._classes < schema.n_classes:
+            raise BadInput(
+                f"The diffusion model in {where} knows {self._classes} classes and the data have {schema.n_classes}; take one "
+                "without classes, or one that has them."
+            )
+
+    def random(self, labels: Tensor, random: torch.Generator) -> Tensor:
+        noise = torch.randn(len(labels), *self._shape, generator=random)
+        return self._denoised(noise, labels, 1.0)
+
+    def vary(
+        self, pictures: Tensor, labels: Tensor, degree: float, random: torch.Generator
+    ) -> Tensor:
+        self._scheduler.set_timesteps(_INFERENCE_STEPS)
+        left = self._left(degree)
+        if not left:
+            return pictures
+        noise = torch.randn(pictures.shape, generator=random)
+        at = torch.full((len(pictures),), int(self._scheduler.timesteps[-left]))
+        return self._denoised(
+            self._scheduler.add_noise(2 * pictures - 1, noise, at), labels, degree
+        )
+
+    @staticmethod
+    def _left(degree: float) -> int:
+        return min(_INFERENCE_STEPS, round(degree * _INFERENCE_STEPS))
+
+    @torch.no_grad()
+    def _denoised(self, noisy: Tensor, labels: Tensor, degree: float) -> Tensor:
+        self._scheduler.set_timesteps(_INFERENCE_STEPS)
+        steps = self._scheduler.timesteps[-self._left(degree) :]
+        found = []
+        for part, of in zip(noisy.split(_AT_ONCE), labels.split(_AT_ONCE), strict=True):
+            sample = part
+            for step in steps:
+                known: dict[str, Any] = {"class_labels": of} if self._classes else {}
+                noise = self._unet(sample, step, **known).sample
+                sample = self._scheduler.step(noise, step, sample).prev_sample
+            found.append(sample)
+        return ((torch.cat(found) + 1) / 2).clamp(0, 1)
+
+
+def own_source(spec: str, schema: Schema) -> Source:
+    """The class that "package.module:Class" names, made for a schema."""
+    module, _, name = spec.partition(":")
+    try:
+        found = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise BadInput(
+            f"There is no source of pictures {spec!r}; take public, codec, diffusers:FOLDER, or a class of your own as "
+            "package.module:Class."
+        ) from error
+    if not (isinstance(found, type) and issubclass(found, Source)):
+        raise BadInput(f"{spec} is no subclass of sfumato.public.pictures.Source; make it one.")
+    return found(schema)  # type: ignore[call-arg]
