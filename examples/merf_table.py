@@ -4,9 +4,9 @@ import tempfile
 
 import numpy as np
 
+from sfumato import suggest_features
 from sfumato.data import Column, Dataset, Schema
 from sfumato.methods import Merf
-from sfumato.methods.merf import suggest_features
 from sfumato.privacy import Budget
 
 # Public facts, written down by someone who knows the domain; nothing here is computed from records.

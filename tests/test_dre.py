@@ -12,11 +12,12 @@ from torch import Tensor
 from plans import plan_of
 from sfumato.data import Dataset
 from sfumato.errors import BadInput
-from sfumato.methods import Dre, dre
+from sfumato.methods import Dre
 from sfumato.methods.counts import LABEL, _ones, count_query
 from sfumato.privacy import Budget, Neighbours, Query, epsilon_of, memory
 from sfumato.privacy.memory import RememberedRows
 from sfumato.privacy.query import plan
+from sfumato.public import perceptual
 from sfumato.public.perceptual import Encoder
 
 BUDGET = Budget(epsilon=3.0, delta=1e-4)
@@ -141,7 +142,7 @@ class Halves(Encoder):
 
 
 def test_another_network_than_the_codec_sees_each_record_once_and_is_forgotten(monkeypatch):
-    monkeypatch.setattr(dre, "make_encoder", lambda *args, **kwargs: Halves())
+    monkeypatch.setattr(perceptual, "make_encoder", lambda *args, **kwargs: Halves())
     # One number a picture: the codec alone could not tell the kinds apart.
     method = Dre(**{**SMALL, "codec": "dct:1", "encoder": "resnet18"})
     (_, steps) = plan_of(method, OUTER.schema, 1.0)

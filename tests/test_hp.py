@@ -14,7 +14,7 @@ from sfumato.errors import BadInput
 from sfumato.generators import ClassedGenerator, ConvGenerator
 from sfumato.generators.embedding import CountedByClass, MeanEmbedding
 from sfumato.methods import Hp, SavedRun
-from sfumato.methods.hp import _Distance
+from sfumato.methods.distances import HermiteDistance
 from sfumato.privacy import Budget, enforced_bound
 from sfumato.privacy.store import packed
 from sfumato.public.hermite import Hermite, SumKernel
@@ -99,7 +99,7 @@ def test_the_loss_on_the_grid_is_the_squared_distance_of_embeddings():
     mean = torch.randn(2, kernel.dim, generator=rng) * 0.05
     # Only what a record's features can reach is compared: put the target there.
     embedding = MeanEmbedding(mean, torch.tensor([0.6, 0.4]), 0.0)
-    matching = _Distance(_Fixed(made.flatten(0, 1)), kernel, embedding, [], 2.0, 12)
+    matching = HermiteDistance(_Fixed(made.flatten(0, 1)), kernel, embedding, [], 2.0, 12)
     numbers, orders = encoding.numbers, 26
     by_number = mean[:, : orders * numbers].view(2, orders, numbers).transpose(1, 2).double()
     reach = matching.grid.rotation

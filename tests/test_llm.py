@@ -21,7 +21,7 @@ from sfumato.cli.explain import explain
 from sfumato.data import Batch, Column, Dataset, Schema
 from sfumato.errors import BadInput, RunConflict
 from sfumato.methods import LinearMaps, SavedRun, load
-from sfumato.methods.llm import Model
+from sfumato.methods.linear_maps import Model
 from sfumato.privacy import Budget, Neighbours, OuterSum
 from sfumato.privacy.gate import _map_of
 

@@ -10,9 +10,8 @@ import torch
 
 from sfumato.data import Batch, Column, Dataset, Schema
 from sfumato.errors import BadInput
-from sfumato.generators.embedding import MeanEmbedding
+from sfumato.generators.embedding import MeanEmbedding, error_bound, suggest_features
 from sfumato.methods import Merf, Method
-from sfumato.methods.merf import error_bound, suggest_features
 from sfumato.privacy import Budget, Neighbours
 from sfumato.public.fourier import FourierFeatures
 from sfumato.testing.methods import small_images

@@ -14,13 +14,8 @@ from plans import plan_of
 from sfumato.data import Batch, Dataset
 from sfumato.errors import BadInput
 from sfumato.methods import Mge
-from sfumato.methods.mge import (
-    DiagonalMoments,
-    OuterMoments,
-    onto_simplex,
-    shrunk,
-    square_bound,
-)
+from sfumato.methods.mge import DiagonalMoments, OuterMoments, square_bound
+from sfumato.methods.moments import onto_simplex, shrunk
 from sfumato.privacy import (
     BoundedSum,
     Budget,

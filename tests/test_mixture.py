@@ -116,7 +116,7 @@ def flat(batch: Batch) -> tuple[torch.Tensor, torch.Tensor | None]:
 
 def test_a_long_vector_is_clipped_and_its_count_is_not():
     query = Query(label="means", shape=(5,), bound=math.hypot(1, 0.4), segments=2)
-    phi = _map_of(query, counted(flat, 2.0, 0.4))
+    phi = _map_of(query, counted(flat, 2.0))
     rows = torch.tensor([[100.0, 0, 0, 0], [0, 1.0, 0, 0], [math.nan, 0, 0, 0]])
     batch = Batch(rows.view(3, 1, 2, 2), torch.tensor([0, 1, 0]))
     total = BoundedSum(phi)(batch).double() * BoundedSum(phi).grid
@@ -454,7 +454,7 @@ def test_in_a_latent_too_samples_have_the_records_means(codec):
     data, public = halves(), halves(300, seed=1)
     fitted = Mixture(codec=codec, refine=False).fit(data, SEVERAL, public=public)
     sample = fitted.sample(3000)
-    seen = fitted._codec.seen(Batch(torch.from_numpy(data.images), None)).numpy()
+    seen = fitted.turned.seen(Batch(torch.from_numpy(data.images), None)).numpy()
     for code in (0, 1):
         made = sample.images[sample.labels == code] / 255
         assert np.abs(seen[data.labels == code].mean(0) - made.mean(0)).max() < 0.03
@@ -470,7 +470,7 @@ def test_records_are_encoded_once_a_fit_and_not_remembered(monkeypatch):
     Mixture(codec="dct:16", refine=False).fit(halves(100), SEVERAL)
     assert len(calls) == len(set(calls))  # the records, and the public ones that the wall tries
     fitted = Mixture(codec="dct:16", refine=True, candidates=2).fit(halves(100), SEVERAL)
-    assert fitted._codec is fitted.codec_
+    assert fitted.turned is fitted.codec_
     gc.collect()
     assert not [held for held in gc.get_objects() if type(held) is Remembered]
 

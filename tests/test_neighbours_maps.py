@@ -25,7 +25,8 @@ from sfumato.engines import LocalEngine
 from sfumato.generators.dpaf import Encoder
 from sfumato.generators.embedding import CountedByClass
 from sfumato.methods.dpaf_phases import features_and_label
-from sfumato.methods.llm import LinearMaps, Model
+from sfumato.methods.linear_maps import Model
+from sfumato.methods.llm import LinearMaps
 from sfumato.methods.mge import OuterMoments
 from sfumato.privacy import (
     BoundedSum,

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from sfumato.data import Column, Dataset, Schema, load
     from sfumato.errors import SfumatoError
     from sfumato.evaluation import evaluate
+    from sfumato.generators.embedding import suggest_features
     from sfumato.methods import (
         Dpaf,
         Dre,
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
         get_method,
         list_methods,
     )
-    from sfumato.methods.merf import suggest_features
     from sfumato.privacy import Budget, Neighbours
 
 # Loaded on first use, so that `import sfumato` and the command line's help do not wait for torch. The classes of methods are not
@@ -56,7 +56,7 @@ _HOME = {
     "get_method": "sfumato.methods",
     "list_methods": "sfumato.methods",
     "load": "sfumato.data",
-    "suggest_features": "sfumato.methods.merf",
+    "suggest_features": "sfumato.generators.embedding",
 }
 
 __all__ = [  # noqa: RUF022

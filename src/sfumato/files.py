@@ -20,9 +20,10 @@ import re
 import secrets
 import shutil
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import fields
 from pathlib import Path
-from typing import Any, ClassVar, NoReturn
+from typing import Any, ClassVar, NoReturn, Self
 
 from sfumato.errors import BadInput, CorruptArtifact, SfumatoError, out_of_resources, printable
 
@@ -356,3 +357,8 @@ class Record:
 
     def __init_subclass__(cls) -> None:
         Record.kinds[cls.__name__] = cls
+
+    @classmethod
+    def among(cls, values: Mapping[str, Any]) -> Self:
+        """The record whose fields are found by their names among other values."""
+        return cls(**{field.name: values[field.name] for field in fields(cls)})  # type: ignore[arg-type]

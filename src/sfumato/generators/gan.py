@@ -102,6 +102,16 @@ class HeadedCritic(nn.Module):
         return (self.layers(vectors) * one_hot).sum(dim=1)
 
 
+class RatioNetwork(nn.Sequential):
+    """(n, dim) → (n, classes): a small discriminator with a number for each class, its log-ratio; 0 everywhere to begin with."""
+
+    def __init__(self, dim: int, width: int, classes: int) -> None:
+        hidden, heads = nn.Linear(dim, width), nn.Linear(width, classes)
+        nn.init.zeros_(heads.weight)
+        nn.init.zeros_(heads.bias)
+        super().__init__(hidden, nn.LeakyReLU(0.2), heads)
+
+
 def _dense(inputs: int, width: int, outputs: int) -> nn.Sequential:
     layers: list[nn.Module] = []
     for _ in range(3):

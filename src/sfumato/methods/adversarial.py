@@ -18,28 +18,22 @@ from sfumato.data import Batch, Schema
 from sfumato.errors import BadInput
 from sfumato.generators.gan import ImageCritic, ImageGenerator, move_average
 from sfumato.generators.networks import seeded
-from sfumato.methods.base import Method, Workspace
+from sfumato.methods.base import Workspace
 from sfumato.methods.counts import count, count_query
+from sfumato.methods.parts import Grained, Stepped
 from sfumato.methods.settings import setting
-from sfumato.privacy import Budget, Gate, Query, records
+from sfumato.privacy import Budget, Gate, Query, gradient_query, records
 from sfumato.privacy.gradients import Inputs
 
 CRITIC = "critic gradients"
 BETAS = (0.5, 0.9)
 
 
-class Adversarial(Method):
+class Adversarial(Stepped):
     """Generator and critic; the critic is trained by DP-SGD."""
 
-    rate: float = setting(
-        "Share of the records in a step's Poisson sample; expected batch = rate × number of records.",
-        default=0.02,
-        above=0,
-        high=1,
-    )
-    steps: int = setting("Critic steps, each paid for.", default=2_000, low=1)
+    steps: int = setting("Critic steps, each paid for.", default=2_000)
     critic_steps: int = setting("Critic steps for each generator step.", default=3, low=1)
-    clip: float = setting("Norm to which each record's gradient is clipped.", default=1.0, above=0)
     batch: int = setting("Generated images per step.", default=128, low=1)
     learning_rate: float = setting("Adam's learning rate of the generator.", default=1e-3, above=0)
     latent: int = setting("Normal numbers that go into the generator.", default=32, low=1)
@@ -87,15 +81,7 @@ class Adversarial(Method):
     # -- written once --------------------------------------------------------------------------------------------
 
     def queries(self, schema: Schema, budget: Budget) -> list[Query]:
-        critic = Query(
-            label=CRITIC,
-            shape=(sum(p.numel() for p in self.critic(schema).parameters()),),
-            bound=self.clip,
-            rate=self.rate,
-            steps=self.steps,
-            over="gradients",
-        )
-        return [count_query(schema), critic]
+        return [count_query(schema), gradient_query(CRITIC, self.critic(schema), **self.sampled)]
 
     def _fit(self, data: Gate, run: Workspace) -> None:
         counts = count(data)
@@ -144,16 +130,11 @@ class Adversarial(Method):
         return float(loss.detach())
 
 
-class ImageAdversarial(Adversarial):
+class ImageAdversarial(Adversarial, Grained):
     """Convolutional generator and critic: the one makes pixels, and the other sees them."""
 
     critic_rate: float = setting("Adam's learning rate of the critic.", default=1e-3, above=0)
-    grain: float = setting(
-        "Standard deviation of the grain added to sampled pixels in [0, 1], a public constant; 0 for none.",
-        default=0.0,
-        low=0,
-        high=1,
-    )
+    grain: float = setting(default=0.0, free=False)
 
     def _check(self, schema: Schema) -> None:
         if min(schema.shape[1:]) < 4:
@@ -194,8 +175,7 @@ class ImageAdversarial(Adversarial):
         return {"critic loss, generated": float(loss.detach())}
 
     def _sample(self, labels: Tensor, random: torch.Generator) -> Tensor:
-        made: Tensor = self.generator_(labels, random)
-        return made.add_(torch.randn(made.shape, generator=random), alpha=self.grain)
+        return self.grained(self.generator_(labels, random), random)
 
 
 def looks_generated(critic: Callable[..., Tensor], images: Tensor, labels: Tensor) -> Tensor:

@@ -20,6 +20,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from sfumato.errors import BadInput
+
 WIDEST = 324  # axes of the pooled second moment
 _USUAL = 16_000.0  # r of 60,000 records at ε = 1, δ = 1e-5 under zero-out, where today's sizes were found
 _MEANS_SEEN = (
@@ -31,6 +33,7 @@ _CLUSTERS_SEEN = 200.0
 _SPREAD_SEEN = 3000.0
 _TONE_SEEN = 100.0  # r of a histogram alone whose shares are known to a hundredth
 _MOST_BY_CLASS = 250_000  # numbers in the classes' second moments
+_MOST_NUMBERS = 50_000_000  # in covariances of all clusters
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,6 +62,14 @@ class Capacity:
     spread: float  # of samples around class means that hardly stand out of their noise, against that of records
     shares: Shares
     why: str  # in a sentence, of public numbers
+
+    def checked(self, classes: int) -> Capacity:
+        """Itself, unless the covariances of all clusters are too many numbers to hold."""
+        if self.own and classes * self.clusters * self.basis**2 > _MOST_NUMBERS:
+            raise BadInput(
+                "mixture's cluster_directions are too much for so many classes and clusters; set it to 0."
+            )
+        return self
 
 
 def usual_records(delta: float) -> int:

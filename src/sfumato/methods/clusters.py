@@ -12,14 +12,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from sfumato.data import Batch
 from sfumato.generators.mixture import GaussianMixture
+from sfumato.methods.capacity import Capacity
+from sfumato.methods.estimation import Classes, Pooled
 from sfumato.methods.moments import (
+    COUNT,
     View,
     clipped,
     counted,
@@ -30,11 +32,6 @@ from sfumato.methods.moments import (
 )
 from sfumato.privacy import Gate
 
-if TYPE_CHECKING:
-    from sfumato.methods.capacity import Capacity
-    from sfumato.methods.mixture import Classes, Pooled
-
-COUNT = 0.4  # of a count beside a vector of length 1
 _COUNTABLE = 5.0  # a cluster's records ÷ the noise of their count
 OWN_MOMENTS = "cluster second moments"
 # Records and their vectors in the basis → class, nearest centre, and the segment of the two, −1 where the label is no class.
@@ -71,7 +68,7 @@ def clustered(
         nearest = nearest_centre(centres, used, lift)
         around = around_nearest(pooled.latent, nearest, centres, lift)
         given = (classes.means, pooled.basis, centres, lift, radius)
-        release = data.sum(round_label(number), counted(around, radius, COUNT), given=given)
+        release = data.sum(round_label(number), counted(around, radius), given=given)
         value = release.value.view(len(used), size.clusters, width + 1)
         seen = value[..., -1] / COUNT
         moves = value[..., :-1] * radius / seen.clamp(min=1.0)[..., None]

@@ -17,9 +17,11 @@ from torch import Tensor
 
 from sfumato.data import Schema
 from sfumato.methods.base import Method, Workspace
+from sfumato.methods.parts import Grained
 from sfumato.methods.saved import part
 from sfumato.methods.settings import setting
-from sfumato.public.codec import Facts, ImageCodec, codec_from_state
+from sfumato.public.codec import Codec, Facts, ImageCodec, codec_from_state
+from sfumato.public.linear import Axes, TurnedCodec, schema_codec
 from sfumato.public.resolve import codec_facts, get_codec
 
 
@@ -57,19 +59,46 @@ class Encoded(Method):
         super()._take_back(content)
 
 
-class Decoded(Encoded):
+class Turned(Encoded):
+    """A method of vectors whose first numbers matter most: a schema's own codec, or a named one turned along public records."""
+
+    codec: str | None = setting(
+        "Public codec whose latent replaces pixels: none, dct:K, pca:K (with --public), or a pretrained one's path.",
+        default=None,
+    )
+
+    def turned_dim(self, schema: Schema) -> int:
+        return schema_codec(schema).dim if self.codec is None else self.codec_facts(schema).dim
+
+    def turned_codec(self, schema: Schema, run: Workspace) -> Codec:
+        """The codec with a prior, which only a fit needs: from public records, where there are any."""
+        if self.codec is None:
+            return schema_codec(schema)
+        codec = self.open_codec(schema, run)
+        if run.public is None:
+            self.axes_: Axes | None = None
+            return codec
+        turned = TurnedCodec.along(codec, run.public, seed=self.seed)
+        self.axes_ = turned.axes
+        return turned
+
+    @property
+    def turned(self) -> Codec:
+        """The same, without a prior, of a fitted method."""
+        if self.codec is None:
+            return schema_codec(self.schema_)
+        return self.codec_ if self.axes_ is None else TurnedCodec(self.codec_, self.axes_)
+
+    def _uses_public(self) -> bool:
+        return self.codec is not None
+
+
+class Decoded(Encoded, Grained):
     """A method whose samples are vectors that the codec decodes."""
 
     codec: str = setting(default="dct")
-    grain: float = setting(
-        "Standard deviation of the grain added to sampled pixels in [0, 1], a public constant; 0 for none.",
-        default=0.05,
-        low=0,
-        high=1,
-        free=True,
-    )
 
     def decode(self, vectors: Tensor, random: torch.Generator) -> Tensor:
         """(n, dim) → (n, C, H, W), about [0, 1]"""
         pixels = self.codec_.decode(vectors, generator=random)
-        return pixels.add_(torch.randn(pixels.shape, generator=random), alpha=self.grain)
+        return self.grained(pixels, random)

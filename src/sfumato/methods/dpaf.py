@@ -19,7 +19,6 @@ from dataclasses import replace
 from typing import ClassVar
 
 import torch
-from torch import nn
 
 from sfumato.data import Schema
 from sfumato.errors import BadInput
@@ -29,22 +28,17 @@ from sfumato.methods.adversarial import ImageAdversarial
 from sfumato.methods.base import Workspace
 from sfumato.methods.counts import count, count_query
 from sfumato.methods.dpaf_phases import (
-    CLASSIFIER,
-    PUBLISHED_CONV1,
-    PUBLISHED_CONV2,
-    PUBLISHED_FEATURES,
     DpafTraining,
     features_by_class,
+    first_queries,
     train_as_published,
     train_classifier,
 )
 from sfumato.methods.registry import MethodInfo
 from sfumato.methods.settings import setting
-from sfumato.privacy import Budget, Gate, Query
+from sfumato.privacy import Budget, Gate, Query, gradient_query
 
 _AGGREGATES, _CONV2 = "aggregated features", "conv2 gradients"
-# Noise of the published first phase's "plain SGD", in units of one record: next to none, and charged for what it is.
-_NEXT_TO_NO_NOISE = 1e-3
 
 
 class Dpaf(ImageAdversarial):
@@ -81,13 +75,13 @@ class Dpaf(ImageAdversarial):
     }
 
     rate: float = setting(default=0.01)
-    steps: int = setting("Aggregation steps, each paid for.", default=800, low=1)
+    steps: int = setting("Aggregation steps, each paid for.", default=800)
     asymmetry: int = setting(
         "conv2 is trained at every so many-th step, on so many times the records; μ in the paper.",
         default=8,
         low=1,
     )
-    critic_steps: int = setting("Discriminator steps for each generator step.", default=1, low=1)
+    critic_steps: int = setting("Discriminator steps for each generator step.", default=1)
     first_phase: str = setting(
         "How conv1 comes about: dp-sgd (a classifier, trained with noise; needs labels) or random.",
         default="random",
@@ -106,7 +100,6 @@ class Dpaf(ImageAdversarial):
     clip: float = setting(
         "Norm to which gradients are clipped; conv2's in units of the median for generated images.",
         default=1.0,
-        above=0,
     )
     keep: float = setting(
         "Part of a record's conv2 gradient that is kept, the entries largest in size; 1 for all.",
@@ -116,10 +109,8 @@ class Dpaf(ImageAdversarial):
     )
     batch: int = setting(default=160)
     learning_rate: float = setting(default=2e-3)
-    critic_rate: float = setting(
-        "Adam's learning rate of the discriminator.", default=2e-3, above=0
-    )
-    width: int = setting("Channels of the generator at the full size.", default=8, low=1)
+    critic_rate: float = setting("Adam's learning rate of the discriminator.", default=2e-3)
+    width: int = setting("Channels of the generator at the full size.", default=8)
     maps: int = setting(
         "Channels of conv1, and feature maps of conv2, which are aggregated.", default=16, low=1
     )
@@ -146,11 +137,12 @@ class Dpaf(ImageAdversarial):
 
     def queries(self, schema: Schema, budget: Budget) -> list[Query]:
         network = self.critic(schema)
-        first = self._first_queries(network, schema)
+        first = first_queries(self, network, schema)
         features = math.prod(network.encoder.shape)
-        conv2 = Query(
-            label=_CONV2,
-            shape=(_size(network.encoder.conv2),),
+        conv2 = gradient_query(
+            _CONV2,
+            network.encoder.conv2,
+            over="records",
             bound=self.clip,
             share=self.filter_share,
             rate=min(1.0, self.asymmetry * self.rate),
@@ -169,38 +161,8 @@ class Dpaf(ImageAdversarial):
         counts = replace(counts, share=counts.share * aggregates.share)
         return [counts, *first, conv2, aggregates]
 
-    def _first_queries(self, network: Discriminator, schema: Schema) -> list[Query]:
-        """The first phase; as published, with what the paper reads without noise and leaves out of its account."""
-        encoder, phase = network.encoder, self._first_phase(schema)
-        gradients = Query(
-            label=CLASSIFIER,
-            shape=(_size(network),),
-            bound=self.clip,
-            share=self.first_share,
-            rate=self.rate,
-            steps=self.first_steps,
-            over="gradients",
-        )
-        if phase != "published":
-            return [gradients] if phase == "dp-sgd" else []
-        conv1 = replace(gradients, label=PUBLISHED_CONV1, shape=(_size(encoder.conv1),))
-        conv2 = replace(
-            gradients,
-            label=PUBLISHED_CONV2,
-            shape=(_size(encoder.conv2),),
-            over="records",
-            noise=_NEXT_TO_NO_NOISE,
-        )
-        features = math.prod(encoder.shape)
-        aggregate = replace(
-            conv2,
-            label=PUBLISHED_FEATURES,
-            shape=(features + schema.n_classes,),
-            bound=math.sqrt(features + 1),
-        )
-        return [conv1, conv2, aggregate]
-
-    def _first_phase(self, schema: Schema) -> str:
+    def phase(self, schema: Schema) -> str:
+        """How conv1 comes about with these data."""
         if self.paper_variant:
             return "published"
         return self.first_phase if schema.labelled else "random"
@@ -217,7 +179,7 @@ class Dpaf(ImageAdversarial):
         counts = count(data)
         self.shares_ = counts.shares
         network = self.critic(data.schema)
-        if (phase := self._first_phase(data.schema)) != "random":
+        if (phase := self.phase(data.schema)) != "random":
             train_first = train_as_published if phase == "published" else train_classifier
             classifier = self.critic(data.schema)
             train_first(self, classifier, counts.size, data, run)
@@ -236,7 +198,3 @@ class Dpaf(ImageAdversarial):
             if (step.index + 1) % self.asymmetry == 0:
                 second.conv2_step(next(filters), real, images)
         self.generator_ = second.ema.eval()
-
-
-def _size(module: nn.Module) -> int:
-    return sum(p.numel() for p in module.parameters())

@@ -10,6 +10,8 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,13 +19,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from sfumato.data import Batch
+from sfumato.data import Batch, Schema
 from sfumato.generators.dpaf import Discriminator, Encoder
 from sfumato.generators.gan import move_average
 from sfumato.methods.adversarial import BETAS
 from sfumato.methods.base import Workspace
 from sfumato.methods.counts import Counts
-from sfumato.privacy import Gate, Paid, Series
+from sfumato.privacy import Gate, Paid, Query, Series, gradient_query
 
 if TYPE_CHECKING:
     from sfumato.methods.dpaf import Dpaf
@@ -35,6 +37,8 @@ PUBLISHED_FEATURES = "classifier features, next to no noise"
 _STAGE = "classifier"
 _TITLE = "Training the classifier"
 _CLASSIFIER_RATE = 2e-3
+# Noise of the published first phase's "plain SGD", in units of one record: next to none, and charged for what it is.
+_NEXT_TO_NO_NOISE = 1e-3
 
 # -- rows ----------------------------------------------------------------------------------------------------------------------
 
@@ -116,6 +120,30 @@ def compressed(rows: Tensor, keep: float) -> Tensor:
 
 
 # -- the first phase -----------------------------------------------------------------------------------------------------------
+
+
+def first_queries(how: Dpaf, network: Discriminator, schema: Schema) -> list[Query]:
+    """The first phase; as published, with what the paper reads without noise and leaves out of its account."""
+    encoder, phase = network.encoder, how.phase(schema)
+    first = partial(
+        gradient_query,
+        bound=how.clip,
+        share=how.first_share,
+        rate=how.rate,
+        steps=how.first_steps,
+    )
+    if phase != "published":
+        return [first(CLASSIFIER, network)] if phase == "dp-sgd" else []
+    conv1 = first(PUBLISHED_CONV1, encoder.conv1)
+    conv2 = first(PUBLISHED_CONV2, encoder.conv2, over="records", noise=_NEXT_TO_NO_NOISE)
+    features = math.prod(encoder.shape)
+    aggregate = replace(
+        conv2,
+        label=PUBLISHED_FEATURES,
+        shape=(features + schema.n_classes,),
+        bound=math.sqrt(features + 1),
+    )
+    return [conv1, conv2, aggregate]
 
 
 def train_classifier(

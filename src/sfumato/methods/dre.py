@@ -13,8 +13,6 @@ Private: the records, in step 2 (and in a noisy count of the classes). Public: c
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
-from functools import partial
 from typing import Any, ClassVar
 
 import torch
@@ -23,25 +21,23 @@ from torch.nn import functional
 
 from sfumato.data import Batch, Schema
 from sfumato.errors import BadInput
-from sfumato.generators.gan import move_average
+from sfumato.generators.gan import RatioNetwork, move_average
 from sfumato.generators.networks import seeded
 from sfumato.methods.adversarial import labelled
 from sfumato.methods.base import Workspace
 from sfumato.methods.counts import count, count_query
 from sfumato.methods.decoded import Decoded
+from sfumato.methods.parts import Stepped
 from sfumato.methods.registry import MethodInfo
 from sfumato.methods.settings import setting
-from sfumato.privacy import Budget, Gate, Query
-from sfumato.public.perceptual import Encoder, make_encoder, trained_on
+from sfumato.privacy import Budget, Gate, Query, gradient_query
+from sfumato.public.perceptual import Features, PooledLayer, Standardised, trained_on
 
 _LABEL = "discriminator gradients"
-_AT_ONCE = 200  # images in the encoder at a time
-_LEAST_SIDE = 32  # smaller images are enlarged to it: networks halve the side five times
 _PUBLIC = 30_000  # public records that are kept as candidates for samples
-Features = Callable[[Tensor], Tensor]  # pixels (n, C, H, W) → (n, numbers), row-wise
 
 
-class Dre(Decoded):
+class Dre(Decoded, Stepped):
     """DP-DRE for labelled and unlabelled images, with public data whose support covers the private.
 
     **Guarantee**: two charges, composed and calibrated jointly: noisy class counts (bound 1), and `steps` Poisson-sampled sums of
@@ -78,14 +74,8 @@ class Dre(Decoded):
         default=16,
         low=1,
     )
-    rate: float = setting(
-        "Share of the records in a step's Poisson sample; expected batch = rate × number of records.",
-        default=0.05,
-        above=0,
-        high=1,
-    )
-    steps: int = setting("Discriminator steps.", default=400, low=1)
-    clip: float = setting("Norm to which each record's gradient is clipped.", default=1.0, above=0)
+    rate: float = setting(default=0.05)
+    steps: int = setting("Discriminator steps.", default=400)
     learning_rate: float = setting("Adam's learning rate.", default=0.03, above=0)
     public_batch: int = setting("Public records per step.", default=1000, low=1)
     sharpness: float = setting(
@@ -104,16 +94,12 @@ class Dre(Decoded):
             raise BadInput("dre's layer goes with an encoder; name one or leave layer out.")
 
     def queries(self, schema: Schema, budget: Budget) -> list[Query]:
-        classes = max(1, schema.n_classes)
-        discriminator = Query(
-            label=_LABEL,
-            shape=((self._seen(schema) + 1) * self.width + (self.width + 1) * classes,),
-            bound=self.clip,
-            rate=self.rate,
-            steps=self.steps,
-            over="gradients",
-        )
-        return [count_query(schema), discriminator]
+        if self.encoder is None:
+            seen = self.codec_facts(schema).dim
+        else:
+            seen = PooledLayer(self.encoder, schema.shape, self.layer, weights=False).dim
+        network = RatioNetwork(seen, self.width, max(1, schema.n_classes))
+        return [count_query(schema), gradient_query(_LABEL, network, **self.sampled)]
 
     def _fit(self, data: Gate, run: Workspace) -> None:
         codec = self.open_codec(data.schema, run)
@@ -122,19 +108,19 @@ class Dre(Decoded):
         random = torch.Generator().manual_seed(self.seed)
         pixels, kinds = _public_images(run, random)
         of_records: Features = lambda pixels: codec.encode(Batch(pixels, None))  # noqa: E731
-        self.vectors_ = of_records(pixels)
-        seen = self.vectors_
+        seen = self.vectors_ = of_records(pixels)
         if self.encoder is not None:
-            features = self._features(data.schema, run)
-            seen, of_records = features(pixels), data.remember(features, each="record")
-        standardised = _Standardised(seen)
+            run.check_unseen(f"The network {self.encoder}", trained_on(self.encoder))
+            layer = PooledLayer(self.encoder, data.schema.shape, self.layer)
+            seen, of_records = layer(pixels), data.remember(layer, each="record")
+        standardised = Standardised(seen)
         public = standardised(seen)
 
         def inputs(batch: Batch, random: torch.Generator) -> tuple[Tensor, ...]:
             images, labels = labelled(batch, random)
             return standardised(of_records(images)), labels
 
-        network = seeded(self.seed, _discriminator, public.shape[1], self.width, len(self.shares_))
+        network = seeded(self.seed, RatioNetwork, public.shape[1], self.width, len(self.shares_))
         average = copy.deepcopy(network).requires_grad_(False)
         adam = torch.optim.Adam(network.parameters(), lr=self.learning_rate)
         training = run.training(
@@ -184,48 +170,6 @@ class Dre(Decoded):
         own = {"vectors_": state["vectors"], "log_ratio_": state["log_ratio"]}
         return {**super()._earlier(state), **own}
 
-    # -- what the discriminator sees ----------------------------------------------------------------------------------
-
-    def _encoder(self, schema: Schema, *, weights: bool = True) -> Encoder:
-        assert self.encoder is not None
-        made = partial(
-            make_encoder,
-            self.encoder,
-            schema.shape,
-            size=max(_LEAST_SIDE, *schema.shape[1:]),
-            pool=1,
-            weights=weights,
-        )
-        return made(layers=made().taps[-1:] if self.layer is None else (self.layer,))
-
-    def _seen(self, schema: Schema) -> int:
-        """How many numbers the discriminator sees of a record."""
-        if self.encoder is None:
-            return self.codec_facts(schema).dim
-        return sum(self._encoder(schema, weights=False).widths)
-
-    def _features(self, schema: Schema, run: Workspace) -> Features:
-        assert self.encoder is not None
-        run.check_unseen(f"The network {self.encoder}", trained_on(self.encoder))
-        encoder = self._encoder(schema)
-
-        def features(pixels: Tensor) -> Tensor:
-            with torch.no_grad():
-                return torch.cat([encoder(part)[0] for part in pixels.split(_AT_ONCE)])
-
-        return features
-
-
-class _Standardised:
-    """Features with mean 0 and variance 1 per direction among the public ones, ÷ √dim; clamped, so that none is far out."""
-
-    def __init__(self, public: Tensor) -> None:
-        self.mean, spread = public.mean(dim=0), public.std(dim=0, correction=0)
-        self.scale = spread.clamp(min=max(1e-3 * float(spread.max()), 1e-12))
-
-    def __call__(self, vectors: Tensor) -> Tensor:
-        return ((vectors - self.mean) / self.scale).clamp(-5, 5) / len(self.mean) ** 0.5
-
 
 def _public_images(run: Workspace, random: torch.Generator) -> tuple[Tensor, Tensor | None]:
     """Pixels (records, …), and their public labels if they have any."""
@@ -234,14 +178,6 @@ def _public_images(run: Workspace, random: torch.Generator) -> tuple[Tensor, Ten
     chosen = torch.randperm(len(public), generator=random)[:_PUBLIC].sort().values.numpy()
     kinds = None if public.labels is None else torch.from_numpy(public.labels[chosen])
     return Batch(torch.from_numpy(public.images[chosen]), None).pixels(), kinds
-
-
-def _discriminator(dim: int, width: int, classes: int) -> nn.Module:
-    hidden, heads = nn.Linear(dim, width), nn.Linear(width, classes)
-    # Ratio 1 everywhere to begin with.
-    nn.init.zeros_(heads.weight)
-    nn.init.zeros_(heads.bias)
-    return nn.Sequential(hidden, nn.LeakyReLU(0.2), heads)
 
 
 def _looks_public(network: nn.Module, features: Tensor, label: Tensor) -> Tensor:

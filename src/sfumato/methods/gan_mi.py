@@ -63,12 +63,10 @@ class GanMi(Decoded, Adversarial):
     steps: int = setting(default=1_000)
     critic_steps: int = setting(default=1)
     penalty: float = setting("Weight λ of the gradient penalty.", default=10.0, above=0)
-    batch: int = setting("Generated vectors per generator step.", default=256, low=1)
-    learning_rate: float = setting(
-        "Adam's learning rate of generator and critic.", default=3e-3, above=0
-    )
+    batch: int = setting("Generated vectors per generator step.", default=256)
+    learning_rate: float = setting("Adam's learning rate of generator and critic.", default=3e-3)
     latent: int = setting(default=25)
-    width: int = setting("Width of the dense layers; 32 or 128 in the paper.", default=32, low=1)
+    width: int = setting("Width of the dense layers; 32 or 128 in the paper.", default=32)
     decay: float = setting(default=0.98)
 
     def build(self, schema: Schema) -> None:

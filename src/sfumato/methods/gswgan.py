@@ -80,14 +80,11 @@ class GsWgan(Taught):
     rate: float = setting(
         "Probability that a step draws a shard; shards × rate critics are asked in a step on average.",
         default=0.1,
-        above=0,
-        high=1,
     )
     steps: int = setting(default=200)
     clip: float = setting(
         "Norm to which a critic's gradient, of all generated images together, is clipped; √batch if all slopes are 1.",
         default=10.0,
-        above=0,
     )
     shrink: int = setting(
         "Factor by which images are shrunk before a critic sees them; 1 for not at all. Fewer numbers need less noise.",

@@ -14,28 +14,26 @@ seed that draws the rounds' coordinates.
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import ClassVar
 
 import numpy as np
-import torch
-from torch import Tensor, nn
+from torch import nn
 
 from sfumato.data import Schema
-from sfumato.generators.embedding import MeanEmbedding
+from sfumato.generators.embedding import COUNT_WEIGHT
 from sfumato.methods.base import Workspace
-from sfumato.methods.matched import Matched, by_class, embedded, embedding_query
+from sfumato.methods.distances import HermiteDistance
+from sfumato.methods.matched import Matched, embedded, embedding_query
 from sfumato.methods.registry import MethodInfo
 from sfumato.methods.settings import setting
 from sfumato.privacy import Budget, Gate, Query
-from sfumato.public.hermite import Hermite, OnGrid, ProductKernel, SumKernel
+from sfumato.public.hermite import Hermite, ProductKernel, SumKernel
 from sfumato.public.tabular import Block, TableCodec
 
 _SUM = "sum kernel"
 _DIMS = 2  # coordinates that go into one product kernel
 # What a record adds to its class's count, against at most 1 for its features: in tables rare classes must be counted well.
-_COUNT = {"images": 0.1, "table": 0.3}
-_BATCH = {"images": 200, "table": 500}
+_COUNT = {"images": COUNT_WEIGHT, "table": 0.3}
 _LENGTH_SCALE = {"images": 0.15, "table": 0.005}
 # Numbers x in [0, 1] are placed at stretch · (x − ½); None: at x itself.
 _STRETCH = {"images": None, "table": 6.0}
@@ -72,6 +70,7 @@ class Hp(Matched):
     }
     AUTO = "classed"
     HIDDEN = {"images": 500, "table": 200}
+    BATCH = {"images": 200, "table": 500}
     FORMER = {"product_dims": _DIMS}
 
     order: int = setting("Order of the Hermite features in the sum kernel.", default=100, low=1)
@@ -101,22 +100,15 @@ class Hp(Matched):
         above=0,
     )
     hidden: int | None = setting(
-        "Width of the generator's dense layers; auto: 500 for images, 200 for tables.",
-        default=None,
-        low=1,
-        free=True,
+        "Width of the generator's dense layers; auto: 500 for images, 200 for tables.", default=None
     )
     network: str = setting(
         "The generator: auto (classed for images, dense for tables), conv, classed (own layers per class), dense.",
         default="auto",
-        choices=("auto", "conv", "classed", "dense"),
-        free=True,
     )
     batch: int | None = setting(
         "Generated records per training step, as many of each class; auto: 200 for images, 500 for tables.",
         default=None,
-        low=1,
-        free=True,
     )
 
     def queries(self, schema: Schema, budget: Budget) -> list[Query]:
@@ -153,9 +145,9 @@ class Hp(Matched):
         self.shares_ = self._embedding.shares
         self.match(data.schema, run)
 
-    def distance(self, network: nn.Module) -> _Distance:
-        batch = self.batch or _BATCH[self.schema_.kind]
-        return _Distance(network, self._kernel, self._embedding, self._products, self.gamma, batch)
+    def distance(self, network: nn.Module) -> HermiteDistance:
+        released = (self._kernel, self._embedding, self._products)
+        return HermiteDistance(network, *released, self.gamma, self._batch)
 
     def _kernels(self, schema: Schema) -> tuple[SumKernel, list[ProductKernel]]:
         """The sum kernel, and the rounds' product kernels over coordinates drawn by the public seed."""
@@ -180,78 +172,3 @@ class Hp(Matched):
 
 def _round(r: int) -> str:
     return f"product kernel {r + 1}"
-
-
-class _Distance:
-    """Step 4's loss: product kernel of one round + γ · sum kernel."""
-
-    def __init__(
-        self,
-        network: nn.Module,
-        kernel: SumKernel,
-        embedding: MeanEmbedding,
-        products: list[tuple[ProductKernel, MeanEmbedding]],
-        gamma: float,
-        batch: int,
-    ) -> None:
-        self.network, self.products, self.gamma = network, products, gamma
-        self.codec, self.scale = kernel.codec, kernel.scale
-        self.classes = len(embedding.shares)
-        self.emphasis = embedding.emphasis
-        self.per_class = max(2, batch // self.classes)
-        self.labels = self._labels(self.per_class)
-        numbers, orders = self.codec.numbers, kernel.features.order + 1
-        self.grid = OnGrid(kernel.features) if numbers else None
-        if self.grid is not None:
-            values = embedding.mean[:, : orders * numbers].to(torch.float64)
-            turned = values.view(self.classes, orders, numbers).transpose(1, 2) @ self.grid.rotation
-            self.number_target = replace(embedding, mean=turned.flatten(1).to(torch.float32))
-        self.category_target = replace(embedding, mean=embedding.mean[:, orders * numbers :])
-
-    def _labels(self, per_class: int) -> Tensor:
-        return torch.arange(self.classes).repeat_interleave(per_class)
-
-    def loss(self, step: int, generator: torch.Generator) -> Tensor:
-        made = self.network(self.labels, generator).flatten(1)
-        total = self.gamma * self._sum_distance(made, self.per_class)
-        if self.products:
-            total = total + self._product_distance(
-                made, self.per_class, *self.products[step % len(self.products)]
-            )
-        return total
-
-    def final(self, generator: torch.Generator, records: int) -> float:
-        per_class = max(2, records // self.classes)
-        made = self.network(self._labels(per_class), generator).flatten(1)
-        total = self.gamma * float(self._sum_distance(made, per_class))
-        parts = [
-            float(self._product_distance(made, per_class, *product)) for product in self.products
-        ]
-        return total + (sum(parts) / len(parts) if parts else 0.0)
-
-    def _sum_distance(self, made: Tensor, per_class: int) -> Tensor:
-        total = made.new_zeros(())
-        numbers = self.codec.numbers
-        if self.grid is not None:
-            grouped = made[:, :numbers].view(self.classes, per_class, numbers)
-            sums, squares = self.grid.sums(grouped)
-            norm2 = squares * self.scale**2 / per_class
-            total = self.number_target.mmd2(
-                sums.flatten(1) * self.scale, per_class, norm2, slice(None), self.emphasis
-            )
-        if made.shape[1] > numbers:
-            sums, norm2 = by_class(made[:, numbers:] * self.scale, self.classes)
-            total = total + self.category_target.mmd2(
-                sums, per_class, norm2, slice(None), self.emphasis
-            )
-        return total
-
-    def _product_distance(
-        self, made: Tensor, per_class: int, phi: ProductKernel, target: MeanEmbedding
-    ) -> Tensor:
-        numbers = self.codec.numbers
-        left, right = phi.of(made[:, :numbers], made[:, numbers:])
-        grouped = [side.view(self.classes, per_class, -1) for side in (left, right)]
-        sums = (grouped[0].transpose(1, 2) @ grouped[1]).flatten(1)  # (classes, left · right)
-        norm2 = (grouped[0].square().sum(dim=2) * grouped[1].square().sum(dim=2)).mean(dim=1)
-        return target.mmd2(sums, per_class, norm2, slice(None), self.emphasis)

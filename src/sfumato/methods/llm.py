@@ -19,23 +19,19 @@ import math
 from typing import Any, ClassVar, cast
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from sfumato.data import Batch, Schema
-from sfumato.data.sources import Array
+from sfumato.data import Schema
 from sfumato.errors import BadInput
 from sfumato.methods.base import Method, Workspace, png_of
 from sfumato.methods.explanations import FilterBank
+from sfumato.methods.linear_maps import AveragedAdam, Model
 from sfumato.methods.registry import MethodInfo
 from sfumato.methods.settings import setting
-from sfumato.privacy import Budget, Gate, Query, balanced
-from sfumato.public.linear import cosines
-from sfumato.public.products import row_product
+from sfumato.privacy import Budget, Gate, Query
 from sfumato.public.tabular import plain_codec
 
 _LABEL = "gradients"
-_FAST, _SLOW = 0.9, 0.999  # Adam's two memories
-_MEMORY = 0.1  # share of the steps so far that the averaged weights remember
 _MOST_STEPS = 1e9
 
 
@@ -127,7 +123,7 @@ class LinearMaps(Method):
 
     def _fit(self, data: Gate, run: Workspace) -> None:
         self.labels_ = self.known_labels
-        model, adam = self.model_, _Adam(self.model_.weights)
+        model, adam = self.model_, AveragedAdam(self.model_.weights)
         series = data.steps(_LABEL)
         training = run.training(
             "Training the classifier",
@@ -159,128 +155,3 @@ class LinearMaps(Method):
         self.model_.load_state_dict({"weights": state["weights"]})
         known = state["labels"].numpy().tobytes() if "labels" in state else b"null"
         return {"model_": self.model_.eval(), "labels_": json.loads(known)}
-
-
-class Model(nn.Module):
-    """The maps themselves. Everything in it is public: settings, seed, and weights that were released."""
-
-    weights: Tensor  # (classes · maps, projected + 1)
-    projection: Tensor | None  # R, (projected, encoded), or None where records are small enough
-
-    def __init__(self, settings: LinearMaps, schema: Schema) -> None:
-        super().__init__()
-        self.schema, self.beta = schema, settings.beta
-        self.classes, self.maps = schema.n_classes, settings.maps
-        self._codec = plain_codec(schema)
-        random = torch.Generator().manual_seed(settings.seed)
-        # Made of the settings again wherever they are: not saved.
-        projection = _projection(settings, schema, random)
-        self.register_buffer("projection", projection, persistent=False)
-        projected = self._codec.dim if projection is None else len(projection)
-        # Different from the start, so that the maps of a class grow apart.
-        weights = torch.randn(self.classes * self.maps, projected + 1, generator=random)
-        weights /= math.sqrt(projected + 1)
-        weights[:, -1] = 0
-        self.register_buffer("weights", weights)
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """A table's encoded columns; none for images."""
-        if self.schema.kind == "images":
-            return ()
-        numbers, hot = [], []
-        for column in self.schema.columns:
-            if column.kind == "categorical":
-                hot += [f"{column.name} = {category}" for category in column.categories]
-                hot += [f"{column.name} missing"] * column.missing
-            else:
-                numbers.append(column.name)
-                hot += [f"{column.name} there", f"{column.name} missing"] * column.missing
-        return (*numbers, *hot)
-
-    def encode(self, batch: Batch) -> Tensor:
-        """Pixels, or a table's numbers in [0, 1] and one-hot categories; (n, encoded)"""
-        numbers, hot = self._codec.parts_of(batch)
-        return torch.cat([numbers, hot], dim=1) if hot.shape[1] else numbers
-
-    def inputs(self, batch: Batch) -> Tensor:
-        """x̃, (n, projected + 1)"""
-        x = self.encode(batch)
-        if self.projection is not None:
-            x = row_product(x, self.projection.T)
-        return torch.cat([x, x.new_ones(len(x), 1)], dim=1)
-
-    def activations(self, inputs: Tensor) -> Tensor:
-        """g, (n, classes, maps)"""
-        g = row_product(inputs, self.weights.T)
-        return g.view(len(inputs), self.classes, self.maps)
-
-    def weighted(self, g: Tensor) -> tuple[Tensor, Tensor]:
-        """σ, (n, classes, maps), and f, (n, classes)"""
-        sigma = torch.softmax(self.beta * g, dim=2)
-        return sigma, (sigma * g).sum(dim=2)
-
-    def scores(self, batch: Batch) -> Tensor:
-        return self.weighted(self.activations(self.inputs(batch)))[1]
-
-    def filters(self) -> tuple[Array, Array]:
-        """The maps in the space of the records: (classes, maps, encoded) and their biases (classes, maps)."""
-        weights = self.weights[:, :-1]
-        if self.projection is not None:
-            weights = weights @ self.projection
-        shape = (self.classes, self.maps)
-        return (
-            weights.to(torch.float64).numpy().reshape(*shape, -1),
-            self.weights[:, -1].to(torch.float64).numpy().reshape(shape),
-        )
-
-    def gradients(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Each record's gradient of the cross-entropy with respect to the weights, ∂ loss/∂g ⊗ x̃, as its two factors.
-
-        With e = p − y: ∂ loss/∂g_m^k = e_k σ_m^k (1 + β (g_m^k − f_k)). x̃ is scaled to norm 1 and its length put on the other
-        factor, whose norm is then that of the whole gradient; the wall clips it. Row-wise, since nothing in it sums over records.
-        A record without a known class adds nothing.
-        """
-        inputs = self.inputs(batch)
-        g = self.activations(inputs)  # (n, classes, maps)
-        sigma, f = self.weighted(g)
-        labels = batch.labels
-        assert labels is not None
-        hot = (labels[:, None] == torch.arange(self.classes)).to(f.dtype)  # (n, classes)
-        error = (torch.softmax(f, dim=1) - hot) * hot.sum(dim=1, keepdim=True)
-        slopes = error[:, :, None] * sigma * (1 + self.beta * (g - f[:, :, None]))
-        return balanced(slopes.flatten(1), inputs)
-
-
-def _projection(settings: LinearMaps, schema: Schema, random: torch.Generator) -> Tensor | None:
-    """R, (projected, encoded), or None where records are small enough. Public: a basis, or drawn from the seed."""
-    wide, narrow = plain_codec(schema).dim, settings.projection
-    if wide <= narrow:
-        return None
-    if schema.kind == "table" or settings.basis == "random":
-        return torch.randn(narrow, wide, generator=random) / math.sqrt(narrow)
-    channels, height, width = schema.shape
-    # Frequencies in waves per picture, lowest first; all channels of one before the next.
-    squared = torch.arange(height)[:, None] ** 2 + torch.arange(width)[None, :] ** 2
-    order = squared.flatten().argsort(stable=True)[: -(-narrow // channels)]
-    waves = torch.einsum("ay,bx->abyx", cosines(height).float(), cosines(width).float())
-    waves = waves.flatten(0, 1)[order].flatten(1)  # (frequencies, pixels)
-    by_channel = torch.einsum("fp,cd->fcdp", waves, torch.eye(channels))
-    return by_channel.reshape(-1, wide)[:narrow].contiguous()
-
-
-class _Adam:
-    """Adam, and the average of the weights it moves. torch's own takes seconds to import, more than a small fit."""
-
-    def __init__(self, weights: Tensor) -> None:
-        self.weights, self.average = weights, weights.clone()
-        self.mean, self.square = torch.zeros_like(weights), torch.zeros_like(weights)
-
-    def move(self, gradient: Tensor, rate: float, count: int) -> None:
-        """The step number `count`, from 1."""
-        gradient = gradient.to(torch.float32)
-        self.mean.lerp_(gradient, 1 - _FAST)
-        self.square.mul_(_SLOW).addcmul_(gradient, gradient, value=1 - _SLOW)
-        scale = (self.square / (1 - _SLOW**count)).sqrt_().add_(1e-8)
-        self.weights.addcdiv_(self.mean, scale, value=-rate / (1 - _FAST**count))
-        self.average.lerp_(self.weights, 1 / max(1.0, _MEMORY * count))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -19,24 +19,15 @@ from sfumato.data import Schema
 from sfumato.errors import BadInput
 from sfumato.generators.embedding import CountedByClass, MeanEmbedding
 from sfumato.generators.networks import ClassedGenerator, ConvGenerator, DenseGenerator, seeded
-from sfumato.methods.base import Method, Workspace
+from sfumato.methods.base import Workspace
+from sfumato.methods.distances import Distance
+from sfumato.methods.parts import Grained
 from sfumato.methods.settings import LARGEST_SEED, setting
 from sfumato.privacy import FeatureMap, Gate, Query
 from sfumato.public.tabular import PixelCodec, TableCodec, plain_codec
 
 
-class Distance(Protocol):
-    """Between the released embeddings and a generator's. One that remembers something from step to step is a module around the
-    generator: checkpoints hold it then."""
-
-    def loss(self, step: int, random: torch.Generator) -> Tensor:
-        """An unbiased estimate on a batch, for a training step."""
-
-    def final(self, random: torch.Generator, records: int) -> float:
-        """The same on all features and `records` generated records, to choose by."""
-
-
-class MatchedImages(Method):
+class MatchedImages(Grained):
     """A method of images whose generator is trained on released embeddings alone.
 
     After a fit, `loss_` is the final distance: comparable between generators trained from one and the same release.
@@ -44,6 +35,7 @@ class MatchedImages(Method):
 
     AUTO: ClassVar[str] = "conv"  # what network=auto is for images
     HIDDEN: ClassVar[Mapping[str, int]] = {"images": 200, "table": 200}  # what hidden=auto is
+    BATCH: ClassVar[Mapping[str, int]] = {"images": 100, "table": 500}  # what batch=auto is
     DECAY: ClassVar[float] = 0.9
     # Seed and number of the records that all generators are judged on: any constants.
     FINAL: ClassVar[tuple[int, int]] = (20_210_413, 4000)
@@ -77,13 +69,6 @@ class MatchedImages(Method):
         "How many equal parts the training has; the learning rate is multiplied by 0.9 after each.",
         default=5,
         low=1,
-        free=True,
-    )
-    grain: float = setting(
-        "Standard deviation of the grain added to sampled pixels in [0, 1], a public constant; 0 for none.",
-        default=0.05,
-        low=0,
-        high=1,
         free=True,
     )
     restarts: int = setting(
@@ -156,10 +141,7 @@ class MatchedImages(Method):
         return distance
 
     def _sample(self, labels: Tensor, random: torch.Generator) -> Tensor:
-        made = self.made(labels, random)
-        # A generator of few dimensions leaves most directions without variance, and a linear classifier trained on its samples
-        # builds on them; a little grain takes that away.
-        return made.add_(torch.randn(made.shape, generator=random), alpha=self.grain)
+        return self.grained(self.made(labels, random), random)
 
     def made(self, labels: Tensor, random: torch.Generator) -> Tensor:
         """What the generator makes of these labels, before grain."""
@@ -186,7 +168,6 @@ class Matched(MatchedImages):
         "The generator: auto (conv for images, dense for tables), conv, classed (conv, own layers per class), dense.",
         default="auto",
         choices=("auto", "conv", "classed", "dense"),
-        free=True,
     )
     squash: float | None = setting(
         "Columns whose public range reaches beyond this are compressed by asinh before scaling; none: no column is.",
@@ -199,6 +180,10 @@ class Matched(MatchedImages):
             raise BadInput(
                 f"{self.info.name}'s network={self.network} makes images and this data set is a table; use auto or dense."
             )
+
+    @property
+    def _batch(self) -> int:
+        return self.batch or self.BATCH[self.schema_.kind]
 
     def plain_codec(self, schema: Schema) -> PixelCodec | TableCodec:
         return plain_codec(schema, self.squash)
@@ -274,9 +259,3 @@ def embedded(
     rows = CountedByClass(phi, data.schema.n_classes, count_weight)
     release = data.sum(label, rows, given=given)
     return MeanEmbedding.of(release, rows, size=data.public_size)
-
-
-def by_class(rows: Tensor, classes: int) -> tuple[Tensor, Tensor]:
-    """Σ rows of each class (classes, width) and the mean of ‖row‖² (classes,), rows being sorted by class in equal numbers."""
-    grouped = rows.view(classes, -1, rows.shape[1])
-    return grouped.sum(dim=1), grouped.square().sum(dim=2).mean(dim=1)

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from sfumato.generators.embedding import MeanEmbedding
-from sfumato.methods.matched import by_class
+from sfumato.methods.distances import by_class, class_by_class
 from sfumato.methods.saved import Record
 from sfumato.public.perceptual import PerceptualFeatures
 
@@ -95,7 +95,8 @@ class PerceptualDistance(nn.Module):
         self.per_class = max(2, batch // self.classes)
         self.register_buffer("shares", embedding.shares, persistent=False)
         self.register_buffer("emphasis", embedding.emphasis, persistent=False)
-        self.register_buffer("labels", self._labels(self.per_class), persistent=False)
+        labels = class_by_class(self.classes, self.per_class)
+        self.register_buffer("labels", labels, persistent=False)
         self.register_buffer("mean", target.seen(embedding.mean), persistent=False)
         for name in _STATE[loss]:
             self.register_buffer(name, torch.zeros_like(self.mean))
@@ -105,9 +106,6 @@ class PerceptualDistance(nn.Module):
             self.register_buffer("best_score", torch.tensor(math.inf))
             for index, value in enumerate(generator.state_dict().values()):
                 self.register_buffer(f"best{index}", value.clone())
-
-    def _labels(self, per_class: int) -> Tensor:
-        return torch.arange(self.classes).repeat_interleave(per_class)
 
     def loss(self, step: int, random: torch.Generator) -> Tensor:
         if self.stopping is not None and step in self.checks:
@@ -161,7 +159,8 @@ class PerceptualDistance(nn.Module):
     @torch.no_grad()
     def made(self, target: Target, random: torch.Generator, records: int) -> tuple[Tensor, Tensor]:
         """The features of about `records` pictures, as many of each class, and their labels, sorted."""
-        labels = self._labels(max(2, records // self.classes)).to(self.shares.device)
+        labels = class_by_class(self.classes, max(2, records // self.classes))
+        labels = labels.to(self.shares.device)
         training = self.generator.training
         self.generator.eval()
         rows = [target.phi.of(self.generator(some, random)) for some in labels.split(_AT_ONCE)]

@@ -14,28 +14,24 @@ from __future__ import annotations
 import math
 from typing import ClassVar
 
-import torch
-from scipy.optimize import minimize_scalar
-from torch import Tensor, nn
+from torch import nn
 
 from sfumato.data import Schema
 from sfumato.errors import BadInput
-from sfumato.generators.embedding import MeanEmbedding
+from sfumato.generators.embedding import COUNT_WEIGHT
 from sfumato.methods.base import Workspace
-from sfumato.methods.matched import Matched, by_class, embedded, embedding_query
+from sfumato.methods.distances import FourierDistance
+from sfumato.methods.matched import Matched, embedded, embedding_query
 from sfumato.methods.registry import MethodInfo
 from sfumato.methods.settings import setting
 from sfumato.privacy import Budget, Gate, Query
-from sfumato.privacy.bounding import enforced_vector_bound
-from sfumato.privacy.query import gaussian_noise
 from sfumato.public.fourier import FourierFeatures
 from sfumato.public.tabular import HeterogeneousFourier
 
 _LABEL = "mean embedding"
 # What a record adds to its class's count, against 1 for its features: in tables rare classes must be counted well.
-_COUNT = {"images": 0.1, "table": 0.3}
+_COUNT = {"images": COUNT_WEIGHT, "table": 0.3}
 _FEATURES = {"images": 10_000, "table": 2_000}
-_BATCH = {"images": 100, "table": 500}
 
 
 class Merf(Matched):
@@ -101,9 +97,8 @@ class Merf(Matched):
         self.shares_ = self._embedding.shares
         self.match(data.schema, run)
 
-    def distance(self, network: nn.Module) -> _Distance:
-        batch = self.batch or _BATCH[self.schema_.kind]
-        return _Distance(network, self._phi, self._embedding, batch, self.block)
+    def distance(self, network: nn.Module) -> FourierDistance:
+        return FourierDistance(network, self._phi, self._embedding, self._batch, self.block)
 
     def _features(self, schema: Schema) -> int:
         return self.features or _FEATURES[schema.kind]
@@ -137,98 +132,3 @@ class Merf(Matched):
             raise BadInput(
                 f"merf's length_scales are positive numbers with commas between, not {self.length_scales!r}."
             )
-
-
-class _Distance:
-    """Step 3's loss: the squared distance between the released embedding and the generator's, on a block of frequencies."""
-
-    def __init__(
-        self,
-        network: nn.Module,
-        phi: FourierFeatures | HeterogeneousFourier,
-        embedding: MeanEmbedding,
-        batch: int,
-        block: int,
-    ) -> None:
-        self.network, self.embedding = network, embedding
-        self.fourier = phi if isinstance(phi, FourierFeatures) else phi.fourier
-        self.category_scale = 1.0 if isinstance(phi, FourierFeatures) else phi.category_scale
-        self.classes = len(embedding.shares)
-        self.emphasis = embedding.emphasis
-        self.per_class = max(2, batch // self.classes)
-        self.labels = self._labels(self.per_class)
-        self.frequencies = self.fourier.dim // 2 if self.fourier else 0
-        self.blocks = max(1, round(self.frequencies / block))
-
-    def _labels(self, per_class: int) -> Tensor:
-        return torch.arange(self.classes).repeat_interleave(per_class)
-
-    def loss(self, step: int, generator: torch.Generator) -> Tensor:
-        made = self.network(self.labels, generator).flatten(1)
-        # Frequencies are drawn independently, so taking the blocks in turn is a random choice already.
-        block = step % self.blocks
-        start, stop = (self.frequencies * b // self.blocks for b in (block, block + 1))
-        return self._distance(made, self.per_class, start, stop)
-
-    def final(self, generator: torch.Generator, records: int) -> float:
-        per_class = max(2, records // self.classes)
-        made = self.network(self._labels(per_class), generator).flatten(1)
-        steps = range(self.blocks)
-        bounds = [self.frequencies * b // self.blocks for b in (*steps, self.blocks)]
-        parts = [self._distance(made, per_class, bounds[b], bounds[b + 1]) for b in steps]
-        return float(torch.stack(parts).mean())
-
-    def _distance(self, made: Tensor, per_class: int, start: int, stop: int) -> Tensor:
-        """Numbers on frequencies `start` … `stop`, scaled up to all of them, and all categories."""
-        total = made.new_zeros(())
-        numbers = self.fourier.frequencies.shape[1] if self.fourier else 0
-        if self.fourier is not None:
-            # (block, classes · per_class)
-            angles = self.fourier.frequencies[start:stop] @ made[:, :numbers].T
-            waves = torch.cat([angles.cos(), angles.sin()]) / self.frequencies**0.5
-            sums = (
-                waves.view(len(waves), self.classes, per_class).sum(dim=2).T
-            )  # (classes, 2 · block)
-            columns = torch.arange(start, stop)
-            columns = torch.cat([columns, columns + self.frequencies])
-            share = (stop - start) / self.frequencies
-            total = self.embedding.mmd2(sums, per_class, share, columns, self.emphasis) / share
-        if made.shape[1] > numbers:
-            sums, norm2 = by_class(made[:, numbers:] * self.category_scale, self.classes)
-            rest = slice(2 * self.frequencies, None)
-            total = total + self.embedding.mmd2(sums, per_class, norm2, rest, self.emphasis)
-        return total
-
-
-# -- how many features ------------------------------------------------------------------------------------------------
-
-
-def error_bound(features: float, noise_std: float) -> float:
-    """Proposition 3.1 of the thesis: a bound on E|noisy random-feature MMD² − exact MMD²|.
-
-    D τ² + 4√2 τ Γ((D+1)/2)/Γ(D/2) + 8 √(2π/D), for D features and noise of standard deviation τ on each entry of the mean
-    embedding (the thesis writes τ = 2σ/m: sensitivity 2/m under replacement, noise multiplier σ). The first two terms are the
-    noise, which grows with D; the last is the randomness of the features, which falls.
-    """
-    ratio = math.exp(math.lgamma((features + 1) / 2) - math.lgamma(features / 2))
-    noise = features * noise_std**2 + 4 * math.sqrt(2) * noise_std * ratio
-    return noise + 8 * math.sqrt(2 * math.pi / features)
-
-
-def suggest_features(n: int, budget: Budget, *, most: int = 1_000_000) -> int:
-    """The even number of random features, at most `most`, at which the bound of Proposition 3.1 is least.
-
-    `n` is the public number of records (of one class, if the rarest class matters: its own mean has n of its own). For small
-    noise the answer is close to √(2π) · n ÷ σ with σ the noise multiplier of the mechanism: D ∝ n·ε. The bound is a guide and not
-    tight: it treats all features as equally useful, so far fewer often do as well.
-    """
-    if isinstance(n, bool) or not isinstance(n, int) or n < 1:
-        raise BadInput(f"n must be a whole number of records of at least 1, not {n!r}.")
-    bound = math.hypot(1.0, _COUNT["images"])
-    noise_std = gaussian_noise(budget) * enforced_vector_bound(bound) / n
-    found = minimize_scalar(
-        lambda log_d: error_bound(math.exp(log_d), noise_std),
-        bounds=(math.log(2), math.log(max(2, most))),
-        method="bounded",
-    )
-    return max(2, 2 * round(math.exp(float(found.x)) / 2))

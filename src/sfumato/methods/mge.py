@@ -12,7 +12,6 @@ Private: the records, in step 2 only. Public: the codec (`sfumato.public`), the 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -22,9 +21,9 @@ from sfumato.data import Batch, Schema
 from sfumato.methods.base import Workspace
 from sfumato.methods.counts import Counts
 from sfumato.methods.decoded import Decoded
-from sfumato.methods.moments import symmetric
+from sfumato.methods.moments import Moments, symmetric
 from sfumato.methods.registry import MethodInfo
-from sfumato.methods.settings import LARGEST_SEED, setting
+from sfumato.methods.settings import setting
 from sfumato.privacy import Budget, Gate, Query, Release
 from sfumato.public.codec import Facts, ImageCodec
 
@@ -80,11 +79,7 @@ class Mge(Decoded):
         free=True,
     )
     seed: int = setting(
-        "Unused: the fit is a formula. Kept so that every method has one.",
-        default=0,
-        low=0,
-        high=LARGEST_SEED,
-        free=True,
+        "Unused: the fit is a formula. Kept so that every method has one.", default=0, free=True
     )
 
     def queries(self, schema: Schema, budget: Budget) -> list[Query]:
@@ -194,83 +189,3 @@ class OuterMoments(_Encoded):
             counts=value[:, -1, -1] / _OUTER_COUNT,
             noise=(noise / cross, noise / _OUTER_FEATURE, release.noise_std / _OUTER_COUNT),
         )
-
-
-# -- step 3: what the release tells ------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Moments:
-    """Released moments by class."""
-
-    sums: Tensor  # (classes, dim)
-    seconds: Tensor  # (classes, dim), or (classes, dim, dim) with all products
-    counts: Tensor  # (classes,)
-    noise: tuple[float, float, float]  # in an entry of each
-
-    @property
-    def _sizes(self) -> Tensor:
-        return self.counts.clamp(min=1.0)
-
-    def means(self) -> Tensor:
-        """(classes, dim), each shrunk towards the mean of all by its noise and kept in the unit ball."""
-        means = self._shrunk(self.sums / self._sizes[:, None], self.noise[0])
-        lengths = torch.linalg.vector_norm(means, dim=1, keepdim=True)
-        return means / lengths.clamp(min=1.0)
-
-    def roots(self, unit: bool, rank: int | None) -> Tensor:
-        """Standard deviations (classes, dim), or a root of each covariance (classes, dim, dim), of `rank` directions."""
-        return self._diagonal_roots(unit) if self.seconds.ndim == 2 else self._roots(unit, rank)
-
-    def _diagonal_roots(self, unit: bool) -> Tensor:
-        variances = self.seconds / self._sizes[:, None] - self.means().square()
-        totals = self._totals(unit, variances.sum(dim=1))
-        variances = self._shrunk(variances, self.noise[1])
-        repaired = [onto_simplex(v, float(t)) for v, t in zip(variances, totals, strict=True)]
-        return torch.stack(repaired).sqrt()
-
-    def _roots(self, unit: bool, rank: int | None) -> Tensor:
-        means = self.means()
-        covariances = self.seconds / self._sizes[:, None, None]
-        covariances = covariances - means[:, :, None] * means[:, None, :]
-        totals = self._totals(unit, covariances.diagonal(dim1=1, dim2=2).sum(dim=1))
-        flat = self._shrunk(covariances.flatten(1), self.noise[1])
-        roots = []
-        for covariance, total in zip(flat.view_as(covariances), totals, strict=True):
-            values, vectors = torch.linalg.eigh(covariance)
-            values = onto_simplex(values, float(total))
-            if rank is not None and rank < len(values):
-                rest = values[:-rank]
-                values = torch.cat([rest.mean().expand(len(rest)), values[-rank:]])
-            roots.append(vectors * values.sqrt())
-        return torch.stack(roots)
-
-    def _totals(self, unit: bool, traces: Tensor) -> Tensor:
-        """The variance over all directions by class: E‖v‖² − ‖μ‖², with ‖v‖ = 1 known of a unit codec."""
-        most = 1 - self.means().square().sum(dim=1)
-        return most if unit else traces.clamp(min=0.0).minimum(most)
-
-    def _shrunk(self, rows: Tensor, noise: float) -> Tensor:
-        return shrunk(rows, self._sizes / self._sizes.sum(), noise / self._sizes)
-
-
-def shrunk(rows: Tensor, weights: Tensor, noise_std: Tensor) -> Tensor:
-    """Rows (classes, dim) drawn towards their weighted mean, as far as its noise explains the distance (James–Stein)."""
-    centre = (weights[:, None] * rows).sum(dim=0)
-    away = rows - centre
-    explained = rows.shape[1] * noise_std.square() / away.square().sum(dim=1).clamp(min=1e-300)
-    return centre + (1 - explained).clamp(min=0.0)[:, None] * away
-
-
-def onto_simplex(values: Tensor, total: float) -> Tensor:
-    """The nearest vector without negative entries whose sum is `total`.
-
-    For eigenvalues this is the likeliest positive semi-definite matrix of that trace under Gaussian noise of equal size
-    (Smolin, Gambetta and Smith 2012); cutting negative ones off alone would leave their noise in the sum.
-    """
-    total = max(0.0, total)
-    ordered = values.sort(descending=True).values
-    excess = (ordered.cumsum(0) - total) / torch.arange(1, len(values) + 1, dtype=values.dtype)
-    # The largest number of entries that stay positive after all of them are lowered alike.
-    count = int((ordered - excess > 0).sum())
-    return (values - excess[max(0, count - 1)]).clamp(min=0.0)

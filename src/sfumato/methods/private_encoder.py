@@ -17,7 +17,7 @@ from torch.nn import functional
 from sfumato.data import Schema
 from sfumato.generators.networks import seeded
 from sfumato.methods.base import Workspace
-from sfumato.privacy import Gate, Query
+from sfumato.privacy import Gate, Query, gradient_query
 
 PRIVATE = "private"
 LABEL = "private encoder"
@@ -49,16 +49,7 @@ def _layers(schema: Schema) -> nn.Module:
 
 def encoder_query(network: nn.Module, *, share: float, rate: float, steps: int) -> Query:
     """What training the extractor asks for."""
-    numbers = sum(p.numel() for p in network.parameters())
-    return Query(
-        label=LABEL,
-        shape=(numbers,),
-        bound=_CLIP,
-        share=share,
-        rate=rate,
-        steps=steps,
-        over="gradients",
-    )
+    return gradient_query(LABEL, network, bound=_CLIP, share=share, rate=rate, steps=steps)
 
 
 def train_extractor(network: nn.Module, data: Gate, run: Workspace, *, seed: int) -> None:

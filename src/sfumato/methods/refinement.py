@@ -16,7 +16,7 @@ records is one matrix product. Private: the records, in step 2 only.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -99,6 +99,13 @@ class Refinement(Record):
 
     features: WhitenedFeatures
     weights: Tensor  # (2 · classes, width + 1)
+
+    @classmethod
+    def earlier(cls, state: Mapping[str, Tensor]) -> Refinement | None:
+        """As versions before 0.3 wrote it."""
+        if not state:
+            return None
+        return cls(WhitenedFeatures(state["centre"], state["mixing"]), state["weights"])
 
     @classmethod
     def learnt(

@@ -3,9 +3,10 @@
     class Merf(Matched):
         steps: int = setting("Training steps of the generator.", default=3_000, low=1, free=True)
 
-The type is the annotation; `None` in it means that the method chooses (auto). A subclass that gives another default only
-(`steps: int = setting(default=1_000)`) keeps the help and the limits of its parent. `free` settings come after the releases: a
-saved release may be used again with other values of them; all others must be as they were, and forgetting `free` is safe.
+The type is the annotation; `None` in it means that the method chooses (auto). A subclass says what is different and keeps the
+rest of its parent's: `steps: int = setting(default=1_000)` has the parent's sentence and limits. `free` settings come after the
+releases: a saved release may be used again with other values of them; all others must be as they were, and forgetting `free` is
+safe.
 
 Everything here is public.
 """
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from sfumato.data import Schema
 
 LARGEST_SEED = 2**32 - 1
-_KEPT: Any = object()  # as the parent has it
 _TRUTHS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 
 
@@ -37,7 +37,7 @@ class Setting:
     """What is known of one setting; as a class attribute it is also what an object starts with."""
 
     default: Any
-    help: str = _KEPT
+    help: str = ""
     low: float = -math.inf
     high: float = math.inf
     above: float = -math.inf  # as `low`, itself left out
@@ -47,6 +47,7 @@ class Setting:
     free: bool = False
     name: str = ""
     types: tuple[type, ...] = ()
+    said: tuple[str, ...] = ()  # of the fields above, where it was declared
 
     @property
     def type(self) -> str:
@@ -122,9 +123,10 @@ class Setting:
             ) from None
 
 
-def setting(help: str = _KEPT, *, default: Any, **limits: Any) -> Any:  # noqa: A002
+def setting(help: str = "", *, default: Any, **limits: Any) -> Any:  # noqa: A002
     """Declare a setting: a sentence, a default, and limits (`low`, `high`, `above`, `below`, `multiple`, `choices`, `free`)."""
-    return Setting(default=default, help=help, **limits)
+    said = {"default": default, **({"help": help} if help else {}), **limits}
+    return Setting(**said, said=tuple(said))
 
 
 @dataclass_transform(kw_only_default=True, field_specifiers=(setting,))
@@ -136,10 +138,14 @@ class Configured:
         own = {n: s for n, s in vars(cls).items() if isinstance(s, Setting)}
         hints = get_type_hints(cls) if own else {}
         for name, found in own.items():
-            if found.help is _KEPT:
-                inherited = (vars(c).get(name) for c in cls.__mro__[1:])
-                parent = next(s for s in inherited if isinstance(s, Setting))
-                found = replace(parent, default=found.default)
+            inherited = (vars(c).get(name) for c in cls.__mro__[1:])
+            parent = next((s for s in inherited if isinstance(s, Setting)), None)
+            if parent is not None:
+                found = replace(parent, **{field: getattr(found, field) for field in found.said})
+            elif not found.help:
+                raise TypeError(
+                    f"{cls.__name__}'s setting {name} has no sentence that explains it."
+                )
             kinds = tuple(get_args(hints[name])) or (hints[name],)
             setattr(cls, name, replace(found, name=name, types=kinds))
         parameters = [

@@ -21,8 +21,9 @@ from torch import Tensor, nn
 from sfumato.data import Schema
 from sfumato.generators.gan import move_average
 from sfumato.generators.networks import ConvGenerator, seeded
-from sfumato.methods.base import Method, Workspace
+from sfumato.methods.base import Workspace
 from sfumato.methods.counts import count, count_query
+from sfumato.methods.parts import Grained, Stepped
 from sfumato.methods.settings import setting
 from sfumato.privacy import Gate, Query
 from sfumato.privacy.gate import Paid
@@ -36,17 +37,14 @@ _BETAS = (0.9, 0.99)
 ImageGradient = Callable[[Paid, Tensor, Tensor], Tensor]
 
 
-class Taught(Method):
+class Taught(Stepped, Grained):
     """A conditional generator of images that learns from noisy gradients of what it made."""
 
-    rate: float = setting(
-        "Share of the records in a step's Poisson sample.", default=0.016, above=0, high=1
-    )
-    steps: int = setting("Generator steps, each paid for.", default=1_500, low=1)
+    rate: float = setting(default=0.016)
+    steps: int = setting("Generator steps, each paid for.", default=1_500)
     clip: float = setting(
         "Norm to which a summand, a gradient of all generated images together, is clipped.",
         default=0.5,
-        above=0,
     )
     batch: int = setting(
         "Generated images per step; one alone has no distribution.", default=100, low=2
@@ -54,12 +52,7 @@ class Taught(Method):
     learning_rate: float = setting("Adam's learning rate of the generator.", default=2e-3, above=0)
     latent: int = setting("Normal numbers that go into the generator.", default=10, low=1)
     hidden: int = setting("Width of the generator's dense layer.", default=200, low=1)
-    grain: float = setting(
-        "Standard deviation of the grain added to sampled pixels in [0, 1], a public constant; 0 for none.",
-        default=0.0,
-        low=0,
-        below=1,
-    )
+    grain: float = setting(default=0.0, free=False)
 
     @abstractmethod
     def image_gradient(self, schema: Schema) -> ImageGradient:
@@ -72,15 +65,7 @@ class Taught(Method):
     def asked(self, schema: Schema, over: Over, parts: int) -> list[Query]:
         """Counts, then the paid steps: sums over parts of the records, each clipped as one vector."""
         numbers = self.batch * self.seen(torch.zeros(1, *schema.shape)).numel()
-        steps = Query(
-            label=LABEL,
-            shape=(numbers,),
-            bound=self.clip,
-            rate=self.rate,
-            steps=self.steps,
-            over=over,
-            parts=parts,
-        )
+        steps = Query(label=LABEL, shape=(numbers,), over=over, parts=parts, **self.sampled)
         return [count_query(schema), steps]
 
     def build(self, schema: Schema) -> None:
@@ -107,5 +92,4 @@ class Taught(Method):
         self.generator_ = ema.eval()
 
     def _sample(self, labels: Tensor, random: torch.Generator) -> Tensor:
-        made: Tensor = self.generator_(labels, random)
-        return made.add_(torch.randn(made.shape, generator=random), alpha=self.grain)
+        return self.grained(self.generator_(labels, random), random)

@@ -17,7 +17,7 @@ from sfumato.privacy.gradients import GradientSum, enforced_gradient_bound, reco
 from sfumato.privacy.groups import GroupSum, ShardStates, ShardSum, enforced_group_bound
 from sfumato.privacy.ledger import Ledger
 from sfumato.privacy.overlap import keyed_digest, refuse_overlap, refuse_trained_on, remember
-from sfumato.privacy.query import Query
+from sfumato.privacy.query import Query, gradient_query
 from sfumato.privacy.release import Release
 from sfumato.privacy.statement import PrivacyStatement
 from sfumato.privacy.store import RunStore
@@ -60,6 +60,7 @@ __all__ = [
     "enforced_group_bound",
     "epsilon_of",
     "epsilon_of_k",
+    "gradient_query",
     "keyed_digest",
     "records",
     "refuse_overlap",

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from sfumato.errors import BadInput
 from sfumato.privacy.accounting import Charge, Plan, calibrate
@@ -18,6 +18,9 @@ from sfumato.privacy.bounding import enforced_product_bound, enforced_vector_bou
 from sfumato.privacy.budget import Budget
 from sfumato.privacy.gradients import enforced_gradient_bound
 from sfumato.privacy.groups import enforced_group_bound
+
+if TYPE_CHECKING:
+    from torch import nn
 
 Over = Literal["records", "gradients", "groups", "shards"]
 
@@ -110,6 +113,14 @@ class Query:
             summands="records" if self.over == "gradients" else self.over,
             sampler="discrete" if once else "floating",
         )
+
+
+def gradient_query(
+    label: str, network: nn.Module, *, over: Over = "gradients", **more: Any
+) -> Query:
+    """Each record's gradient with respect to all parameters of the network; "records" where a method's own rows make it."""
+    numbers = sum(p.numel() for p in network.parameters())
+    return Query(label=label, shape=(numbers,), over=over, **more)
 
 
 def plan(queries: Sequence[Query], noise: float) -> Plan:

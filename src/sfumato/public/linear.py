@@ -54,6 +54,18 @@ def cosines(side: int) -> Tensor:
     return waves
 
 
+def lowest_cosines(shape: tuple[int, ...], count: int) -> Tensor:
+    """(count, pixels): orthonormal waves over pictures, lowest frequencies first; all channels of one before the next."""
+    channels, height, width = shape
+    # Frequencies in waves per picture.
+    squared = torch.arange(height)[:, None] ** 2 + torch.arange(width)[None, :] ** 2
+    order = squared.flatten().argsort(stable=True)[: -(-count // channels)]
+    waves = torch.einsum("ay,bx->abyx", cosines(height).float(), cosines(width).float())
+    waves = waves.flatten(0, 1)[order].flatten(1)  # (frequencies, pixels)
+    by_channel = torch.einsum("fp,cd->fcdp", waves, torch.eye(channels))
+    return by_channel.reshape(-1, math.prod(shape))[:count].contiguous()
+
+
 def _opponent(sign: int, dtype: torch.dtype) -> Tensor:
     """An orthonormal rotation of red, green, blue to brightness, red–blue, and green–magenta.
 

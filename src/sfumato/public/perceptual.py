@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -35,6 +36,8 @@ PIXELS = "pixels"  # a tap before the first layer: the image itself
 _NON_NEGATIVE = ("relu", "layer", "avgpool", "mixed", "pool")
 _ROWS = 128  # images in the encoder at a time: memory stays small whatever the network
 _PUBLIC_ROWS = 512  # public records at a time
+_POOLED_ROWS = 200  # images in a network of which one layer is kept
+_LEAST_SIDE = 32
 _RIDGE_NOISE, _RIDGE_VARIANCE = 10.0, 5e-4
 _TINY = 1e-20
 
@@ -209,6 +212,40 @@ def make_encoder(
         if not layers:
             raise BadInput(f"{name} has no usual choice of layers; name some with layers=.")
     return NetworkEncoder(network, layers, shape, size=size, pool=pool)
+
+
+Features = Callable[[Tensor], Tensor]  # pixels (n, C, H, W) → (n, numbers), row-wise
+
+
+class PooledLayer:
+    """One layer of a public network, averaged over places; by default its last before the classes.
+
+    Images smaller than 32 pixels are enlarged to that, since networks halve the side five times.
+    """
+
+    def __init__(
+        self, name: str, shape: tuple[int, ...], layer: str | None, *, weights: bool = True
+    ) -> None:
+        size = max(_LEAST_SIDE, *shape[1:])
+        made = partial(make_encoder, name, shape, size=size, pool=1, weights=weights)
+        self._encoder = made(layers=made().taps[-1:] if layer is None else (layer,))
+        self.dim = sum(self._encoder.widths)
+
+    def __call__(self, pixels: Tensor) -> Tensor:
+        with torch.no_grad():
+            parts = [self._encoder(part)[0] for part in pixels.split(_POOLED_ROWS)]
+        return torch.cat(parts)
+
+
+class Standardised:
+    """Features with mean 0 and variance 1 per direction among the public ones, ÷ √dim; clamped, so that none is far out."""
+
+    def __init__(self, public: Tensor) -> None:
+        self.mean, spread = public.mean(dim=0), public.std(dim=0, correction=0)
+        self.scale = spread.clamp(min=max(1e-3 * float(spread.max()), 1e-12))
+
+    def __call__(self, vectors: Tensor) -> Tensor:
+        return ((vectors - self.mean) / self.scale).clamp(-5, 5) / len(self.mean) ** 0.5
 
 
 def trained_on(name: str) -> tuple[str, ...]:

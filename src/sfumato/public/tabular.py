@@ -42,6 +42,7 @@ class PlainCodec(Codec):
     ranged = True
     numbers: int
     blocks: tuple[Block, ...] = ()
+    names: tuple[str, ...] = ()  # of a table's numbers and places; none for images
     # Numbers that may be missing, and the block (present, missing) that says so.
     optional: tuple[tuple[int, Block], ...] = ()
 
@@ -126,6 +127,7 @@ class TableCodec(PlainCodec):
         self.optional = tuple(optional)
         self.dim = self.numbers + self.places
         self.bound = 0.5 * math.sqrt(self.dim)
+        self.names = tuple(_names(schema))
 
     def parts_of(self, batch: Batch) -> tuple[Tensor, Tensor]:
         values = batch.values.to(torch.float64)
@@ -175,6 +177,19 @@ class TableCodec(PlainCodec):
             code = drawn(block)
             values[:, index] = torch.where(code == categories, math.nan, code.to(torch.float32))
         return values
+
+
+def _names(schema: Schema) -> list[str]:
+    """Of the numbers, then of the one-hot places."""
+    numbers, hot = [], []
+    for column in schema.columns:
+        if column.kind == "categorical":
+            hot += [f"{column.name} = {category}" for category in column.categories]
+            hot += [f"{column.name} missing"] * column.missing
+        else:
+            numbers.append(column.name)
+            hot += [f"{column.name} there", f"{column.name} missing"] * column.missing
+    return [*numbers, *hot]
 
 
 def _single(x: float) -> float:
