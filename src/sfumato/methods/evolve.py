@@ -20,34 +20,20 @@ import torch
 from torch import Tensor
 
 from sfumato.data import Batch, Schema
-from sfumato.errors import BadInput
 from sfumato.methods.base import Workspace
 from sfumato.methods.capacity import usual_records
 from sfumato.methods.counts import Counts, apportion
-from sfumato.methods.decoded import Encoded
+from sfumato.methods.pictured import Pictured
 from sfumato.methods.registry import MethodInfo
 from sfumato.methods.settings import setting
 from sfumato.privacy import Budget, Gate, Query
 from sfumato.privacy.query import gaussian_noise
-from sfumato.public.perceptual import PerceptualFeatures, trained_on, weighed_axes
-from sfumato.public.perceptual import embedding as make_embedding
-from sfumato.public.pictures import (
-    CODEC,
-    DIFFUSERS,
-    PUBLIC,
-    CodecPictures,
-    DiffusionPictures,
-    PublicPictures,
-    Source,
-    own_source,
-)
 
 _FEWEST, _MOST = 8, 500  # pictures a class, where the number of records decides
 _VOTES_SEEN = 3.0  # usual votes of a picture ÷ their noise, that many pictures are asked about
-_LOOKED_AT = 2000  # pictures of the source that the embedding's axes are found on
 
 
-class Evolve(Encoded):
+class Evolve(Pictured):
     """Private Evolution for labelled and unlabelled images.
 
     **Guarantee**: in each round a record adds 1 to one number of a histogram, so the bound is 1, and under replace-one two
@@ -71,16 +57,6 @@ class Evolve(Encoded):
     FOLLOWS_SIZE = True
     TINY = {"source": "codec", "codec": "dct:16", "rounds": 2, "population": 5, "look_ahead": 2}
 
-    source: str = setting(
-        "public (pictures of --public, bent), codec (a walk in its vectors), diffusers:FOLDER, or a class of your own as "
-        "package.module:Class.",
-        default=PUBLIC,
-    )
-    embedding: str = setting(
-        "What tells pictures apart: scattering, or a public network (its pooled features).",
-        default="scattering",
-    )
-    axes: int = setting("Leading axes of the embedding that are compared.", default=128, low=1)
     rounds: int = setting("Rounds of votes.", default=6, low=1, high=1000)
     population: int | None = setting(
         "Pictures a class that are voted for; auto: so many that their votes stand above the noise.",
@@ -116,8 +92,8 @@ class Evolve(Encoded):
         classes = max(1, data.schema.n_classes)
         each = self._population(data.schema, data.budget, data.public_size)
         labels = torch.arange(classes).repeat_interleave(each)
-        source = self._open_source(data.schema, run)
-        see = _Seeing.through(self._open_embedding(data.schema, run), source, labels, self.axes)
+        source = self.open_source(data.schema, run)
+        see = self.open_embedding(data.schema, source, labels, run)
         private = data.remember(see)
         pictures = source.random(labels, random)
         seen = torch.zeros(classes, dtype=torch.float64)
@@ -143,9 +119,7 @@ class Evolve(Encoded):
     def _sample(self, labels: Tensor, random: torch.Generator) -> Tensor:
         parents = torch.multinomial(self.votes_[labels], 1, generator=random)[:, 0]
         pictures = self.parents_[labels, parents].to(torch.float32) / 255
-        return self._source_again().vary(pictures, labels, self.last_degree, random)
-
-    # -- what the settings name --------------------------------------------------------------------------------------
+        return self.source_again().vary(pictures, labels, self.last_degree, random)
 
     def _population(self, schema: Schema, budget: Budget, size: int | None) -> int:
         if self.population is not None:
@@ -159,85 +133,9 @@ class Evolve(Encoded):
         part = number / max(1, self.rounds - 1)
         return self.first_degree + part * (self.last_degree - self.first_degree)
 
-    def _open_source(self, schema: Schema, run: Workspace) -> Source:
-        if self.source == CODEC:
-            codec = self.open_codec(schema, run)
-            self.spread_: Tensor = CodecPictures.spread_of(codec, run.public)
-            return CodecPictures(codec, self.spread_, run.public)
-        source = PublicPictures(run.public) if self.source == PUBLIC else self._source_again()
-        run.check_unseen(f"The source {self.source}", source.trained_on)
-        return source
-
-    def _source_again(self) -> Source:
-        """The source as samples need it: without public data."""
-        if self.source == PUBLIC:
-            return PublicPictures()
-        if self.source == CODEC:
-            return CodecPictures(self.codec_, self.spread_)
-        name, _, rest = self.source.partition(":")
-        if name == DIFFUSERS:
-            return DiffusionPictures(rest, self.schema_)
-        return own_source(self.source, self.schema_)
-
-    def _open_embedding(self, schema: Schema, run: Workspace) -> PerceptualFeatures:
-        run.check_unseen(f"The network {self.embedding}", trained_on(self.embedding))
-        return make_embedding(self.embedding, schema.shape, progress=run.progress)
-
-    def _needs_public(self) -> bool:
-        return self.source == PUBLIC
-
-    def _uses_public(self) -> bool:
-        return self.source in (PUBLIC, CODEC)
-
-    def _check(self, schema: Schema) -> None:
-        super()._check(schema)
-        if (self.source == CODEC) != (self.codec is not None):
-            raise BadInput(
-                "evolve walks in a codec's vectors with source=codec and a codec=, such as dct; give both or neither."
-            )
-        if self.codec is not None:
-            self.codec_facts(schema)
-
 
 def _label(number: int) -> str:
     return f"votes, round {number + 1}"
-
-
-class _Seeing:
-    """The embedding on its leading axes. Public; row-wise, as the features are."""
-
-    def __init__(self, features: PerceptualFeatures, axes: Tensor) -> None:
-        self._features, self._axes = features, axes
-
-    @classmethod
-    def through(
-        cls, features: PerceptualFeatures, source: Source, labels: Tensor, axes: int
-    ) -> _Seeing:
-        random = torch.Generator().manual_seed(0)
-        of = labels[torch.randint(len(labels), (_LOOKED_AT,), generator=random)]
-        rows = features(Batch(source.random(of, random), None))
-        return cls(features, weighed_axes(rows, axes, 0.0, 0.0))
-
-    def __call__(self, batch: Batch) -> Tensor:
-        return self._features(batch) @ self._axes.T
-
-    def ahead(
-        self,
-        source: Source,
-        pictures: Tensor,
-        labels: Tensor,
-        degree: float,
-        variations: int,
-        random: torch.Generator,
-    ) -> Tensor:
-        """(n, axes): the mean of variations' embeddings, or the pictures' own."""
-        if not variations:
-            return self(Batch(pictures, None))
-        found = [
-            self(Batch(source.vary(pictures, labels, degree, random), None))
-            for _ in range(variations)
-        ]
-        return torch.stack(found).mean(0)
 
 
 def nearest(

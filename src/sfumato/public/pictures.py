@@ -24,12 +24,14 @@ from torch.nn import functional
 from sfumato.data import Batch, Dataset, Schema
 from sfumato.errors import BadInput
 from sfumato.public.codec import ImageCodec
+from sfumato.public.perceptual import PerceptualFeatures, weighed_axes
 
 PUBLIC, CODEC, DIFFUSERS = "public", "codec", "diffusers"
 _AT_ONCE = 256
 # At degree 1: what the entries of a picture's affine map, and the bends between its 4 × 4 places, are spread by. A picture
 # reaches from −1 to 1.
 _TURN, _BEND, _PLACES = 0.15, 0.12, 4
+_LOOKED_AT = 2000  # pictures of a source that an embedding's axes are found on
 _INFERENCE_STEPS = 50  # of a whole diffusion; a variation takes its share of them
 
 
@@ -211,3 +213,40 @@ def own_source(spec: str, schema: Schema) -> Source:
     if not (isinstance(found, type) and issubclass(found, Source)):
         raise BadInput(f"{spec} is no subclass of sfumato.public.pictures.Source; make it one.")
     return found(schema)  # type: ignore[call-arg]
+
+
+class Seeing:
+    """The embedding on its leading axes. Public; row-wise, as the features are."""
+
+    def __init__(self, features: PerceptualFeatures, axes: Tensor) -> None:
+        self._features, self._axes = features, axes
+
+    @classmethod
+    def through(
+        cls, features: PerceptualFeatures, source: Source, labels: Tensor, axes: int
+    ) -> Seeing:
+        random = torch.Generator().manual_seed(0)
+        of = labels[torch.randint(len(labels), (_LOOKED_AT,), generator=random)]
+        rows = features(Batch(source.random(of, random), None))
+        return cls(features, weighed_axes(rows, axes, 0.0, 0.0))
+
+    def __call__(self, batch: Batch) -> Tensor:
+        return self._features(batch) @ self._axes.T
+
+    def ahead(
+        self,
+        source: Source,
+        pictures: Tensor,
+        labels: Tensor,
+        degree: float,
+        variations: int,
+        random: torch.Generator,
+    ) -> Tensor:
+        """(n, axes): the mean of variations' embeddings, or the pictures' own."""
+        if not variations:
+            return self(Batch(pictures, None))
+        found = [
+            self(Batch(source.vary(pictures, labels, degree, random), None))
+            for _ in range(variations)
+        ]
+        return torch.stack(found).mean(0)
