@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from sfumato import published
 from sfumato._version import __version__
 from sfumato.checkpoints import Checkpoint
-from sfumato.data import Dataset, Schema
+from sfumato.data import Dataset, Schema, as_dataset
 from sfumato.data.inspection import refuse_implausible
 from sfumato.data.pictures import sample_grid
 from sfumato.data.sources import Array, Rows, Source
@@ -37,16 +37,25 @@ from sfumato.engines import Engine, engine_of
 from sfumato.errors import BadInput, CorruptArtifact, PlanMismatch, RunConflict, SfumatoError
 from sfumato.generators.training import Part, Training
 from sfumato.methods.counts import apportion
+from sfumato.methods.estimator import Estimator, refuse_search
 from sfumato.methods.registry import MethodInfo, get_method, known
 from sfumato.methods.run import GENERATOR, SAMPLES, SavedRun, claim, export
 from sfumato.methods.saved import learnt, part, restored, saved
 from sfumato.methods.selection import check_keep, most_likely
-from sfumato.methods.settings import LARGEST_SEED, Configured, check_number, check_seed, setting
+from sfumato.methods.settings import (
+    LARGEST_SEED,
+    Configured,
+    check_number,
+    check_seed,
+    setting,
+    shortened,
+)
 from sfumato.privacy import (
     Budget,
     DataSetLedger,
     Gate,
     Ledger,
+    Neighbours,
     Plan,
     PrivacyStatement,
     PrivateData,
@@ -62,6 +71,7 @@ from sfumato.privacy.store import FORMAT
 from sfumato.privacy.units import size_of
 from sfumato.progress import Progress, Stage
 from sfumato.public.codec import codec_from_state
+from sfumato.public.loading import load_public
 
 
 class Workspace:
@@ -129,7 +139,7 @@ class Learnt:
 _KEPT_APART = ("statement_", "schema_", "log_")
 
 
-class Method(Learnt, Configured, ABC):
+class Method(Learnt, Estimator, Configured, ABC):
     """Base of all methods. scikit-learn's contract: settings in the constructor, `fit` returns self, learnt names end in _.
 
     **Guarantee**: after `fit(data, budget)`, everything reachable from the object, and every sample or prediction's weights, is
@@ -294,18 +304,27 @@ class Method(Learnt, Configured, ABC):
     @final
     def fit(
         self,
-        data: Dataset,
-        budget: Budget,
+        data: Any,
+        y: Any = None,
+        budget: Budget | None = None,
         *,
-        public: Dataset | None = None,
+        epsilon: float | None = None,
+        delta: float | None = None,
+        neighbours: Neighbours | str | None = None,
+        public: Dataset | str | Path | None = None,
         out: Path | str | None = None,
         resume: bool = False,
         allow_empty: bool = False,
         ledger: Path | str | None = None,
         engine: Engine | str | None = None,
         progress: Progress | None = None,
+        stand_in: bool = False,
+        **facts: Any,
     ) -> Self:
-        """Learn from `data` within `budget`.
+        """Learn from `data` within a budget: a `Budget`, which may stand in the place of `y`, or `epsilon` and `delta`.
+
+        `data` is a `Dataset`, or whatever `sfumato.as_dataset` makes one of, with its labels `y` and the public `facts` that
+        it takes (`schema`, `classes`, `value_range`, `image_size`, `unit` …).
 
         Before anything is paid or written, `data` is looked at: a set that is plainly not what its schema states is refused
         (`refuse_implausible`), and so is one with an empty class unless `allow_empty`.
@@ -317,9 +336,19 @@ class Method(Learnt, Configured, ABC):
         records counts them before, where that number is public.)
         `engine` says where sums over records run: "local", "ray" (a cluster on this machine), "ray:ADDRESS", or an object of
         `sfumato.engines`; every one gives the same totals.
+        A search of scikit-learn's (`GridSearchCV`, `cross_val_score`) is refused, since it fits many times and its choice is a
+        release that nobody pays for; `stand_in=True` says that these records are public ones, in place of the private.
         """
+        if not stand_in:
+            refuse_search()
+        if isinstance(y, Budget) and budget is None:
+            y, budget = None, y
+        budget = budget_of(budget, epsilon, delta, neighbours)
+        data = as_dataset(data, y, **facts)
         schema = data.schema
         self.check(schema)
+        if public is not None and not isinstance(public, Dataset):
+            public = _opened(public, schema, progress)
         self.check_public(schema, public)
         if public is not None and (
             public is data or (data.published_as and public.published_as == data.published_as)
@@ -728,7 +757,62 @@ class Method(Learnt, Configured, ABC):
         return cls.info.name if hasattr(cls, "info") else cls.__name__
 
 
-load = Method.load
+load = load_run = Method.load
+
+
+def fit(method: str | Method | type[Method], data: Any, y: Any = None, **given: Any) -> Method:
+    """A method by its name, fitted: `sfumato.fit("mixture", X, y, classes=10, epsilon=1, delta=1e-5, seed=3)`.
+
+    Of the keyword arguments those that are settings of the method (`sfumato methods NAME`) go to it, all others to `Method.fit`.
+    """
+    if isinstance(method, Method):
+        return method.fit(data, y, **given)
+    if isinstance(method, type) and issubclass(method, Method):
+        cls = method
+    elif isinstance(method, str):
+        cls = get_method(method)
+    else:
+        raise BadInput(
+            f"The method is {shortened(method)}; pass its name (`sfumato methods` lists them), a class or an object."
+        )
+    names = {s.name for s in cls.settings()}
+    settings = {name: value for name, value in given.items() if name in names}
+    rest = {name: value for name, value in given.items() if name not in names}
+    return cls(**settings).fit(data, y, **rest)
+
+
+def budget_of(
+    budget: Budget | None,
+    epsilon: float | None,
+    delta: float | None,
+    neighbours: Neighbours | str | None,
+) -> Budget:
+    """The budget that a caller gave in one of two ways."""
+    if budget is None:
+        if epsilon is None or delta is None:
+            raise BadInput(
+                "No budget was given; pass epsilon= and delta= (there is no default, because no default is right), or a Budget."
+            )
+        relation = Neighbours.parse(neighbours or Neighbours.ZERO_OUT)
+        return Budget(epsilon=epsilon, delta=delta, neighbours=relation)
+    if not isinstance(budget, Budget):
+        raise BadInput(
+            f"The budget is {shortened(budget)}; pass epsilon= and delta=, or a sfumato.Budget."
+        )
+    if any(given is not None for given in (epsilon, delta, neighbours)):
+        raise BadInput(
+            "A Budget was given and epsilon, delta or neighbours beside it; pass one of the two."
+        )
+    return budget
+
+
+def _opened(public: Any, like: Schema, progress: Progress | None) -> Dataset:
+    if isinstance(public, (str, Path)):
+        return load_public(public, like, progress)
+    raise BadInput(
+        f"Public data are given as {type(public).__name__}; pass a name, a path, or a Dataset "
+        "(sfumato.as_dataset makes one of arrays)."
+    )
 
 
 @contextlib.contextmanager
