@@ -13,10 +13,12 @@ from __future__ import annotations
 
 import contextlib
 import io
+import secrets
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Self, final
 
@@ -25,7 +27,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load as tensors_of
 from torch import Tensor, nn
 
-from sfumato import published
+from sfumato import notebook, published
 from sfumato._version import __version__
 from sfumato.checkpoints import Checkpoint
 from sfumato.data import Dataset, Schema, as_dataset
@@ -36,7 +38,7 @@ from sfumato.data.units import RECORDS, Unit
 from sfumato.engines import Engine, engine_of
 from sfumato.errors import BadInput, CorruptArtifact, PlanMismatch, RunConflict, SfumatoError
 from sfumato.generators.training import Part, Training
-from sfumato.methods.counts import apportion
+from sfumato.methods.counts import apportion, class_codes
 from sfumato.methods.estimator import Estimator, refuse_search
 from sfumato.methods.registry import MethodInfo, get_method, known
 from sfumato.methods.run import GENERATOR, SAMPLES, SavedRun, claim, export
@@ -622,9 +624,20 @@ class Method(Learnt, Estimator, Configured, ABC):
     # -- sample --------------------------------------------------------------------------------------------------
 
     @final
-    def sample(self, n: int, *, seed: int = 0, keep: float = 1.0) -> Dataset:
+    def sample(
+        self,
+        n: int | None = None,
+        *,
+        labels: Any = None,
+        classes: Sequence[str | int] | str | int | None = None,
+        seed: int | None = None,
+        keep: float = 1.0,
+    ) -> Dataset:
         """`n` synthetic records. Free: any number of samples costs no privacy.
 
+        Each call draws anew unless `seed` is given; the name of what comes tells the seed that it was drawn with.
+        Classes come in their released shares, among all of them or those that `classes` names (names or codes); `labels`, one
+        for each record, asks for very ones in place of `n`.
         With `keep` < 1, n ÷ `keep` labelled images are drawn and the n that look most like their class are kept
         (`sfumato.methods.selection`): fewer slips of the generator, and less of what is rare.
         """
@@ -634,23 +647,48 @@ class Method(Learnt, Estimator, Configured, ABC):
                 "sfumato.LocallyLinearMaps.load(RUN), or fit a method that `sfumato methods` lists as making records."
             )
         self._check_fitted()
+        wanted = None if labels is None else class_codes(labels, self.schema_, "labels")
+        if wanted is not None:
+            if classes is not None or n not in (None, len(wanted)) or keep != 1:
+                raise BadInput(
+                    "`labels` says which records to draw, one for each; leave n, `classes` and `keep` out beside it."
+                )
+            n = len(wanted)
         check_number(n, self.schema_)
+        n = int(n or 0)
+        seed = secrets.randbits(32) if seed is None else seed
         check_seed(seed)
         check_keep(keep)
+        shares = self._shares(classes)
         random = torch.Generator().manual_seed(int(seed))
-        if keep == 1:
-            values, labels = self._drawn(n, random)
+        codes: Tensor | None
+        if wanted is not None:
+            values, codes = self._drawn(wanted, random)
+        elif keep == 1:
+            values, codes = self._drawn(apportion(shares, n, random), random)
         else:
-            values, labels = most_likely(self._labelled, n, keep, random)
-        return Dataset.from_values(
+            values, codes = most_likely(partial(self._labelled, shares), n, keep, random)
+        made = Dataset.from_values(
             values.numpy(),
-            None if labels is None else labels.numpy(),
+            None if codes is None else codes.numpy(),
             schema=self.schema_,
             name=f"{self.info.name} samples (seed {seed}{'' if keep == 1 else f', keep {keep:g}'})",
         )
+        made.synthetic = True
+        return made
 
-    def _drawn(self, n: int, random: torch.Generator) -> tuple[Tensor, Tensor | None]:
-        labels = apportion(self.shares_, n, random)
+    def _shares(self, classes: Sequence[str | int] | str | int | None) -> Tensor:
+        """The classes' shares; of some classes, among themselves."""
+        if classes is None:
+            return self.shares_
+        chosen = class_codes([classes] if isinstance(classes, str | int) else classes, self.schema_)
+        shares = torch.zeros_like(self.shares_)
+        shares[chosen] = self.shares_[chosen]
+        if not bool(shares.any()):  # of classes too small to be told from noise
+            shares[chosen] = 1.0
+        return shares
+
+    def _drawn(self, labels: Tensor, random: torch.Generator) -> tuple[Tensor, Tensor | None]:
         made = []
         with torch.no_grad():
             for some in labels.split(self.AT_ONCE):
@@ -658,11 +696,23 @@ class Method(Learnt, Estimator, Configured, ABC):
                 made.append(as_bytes(records) if self.schema_.kind == "images" else records)
         return torch.cat(made), labels if self.schema_.labelled else None
 
-    def _labelled(self, n: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        values, labels = self._drawn(n, generator)
+    def _labelled(
+        self, shares: Tensor, n: int, generator: torch.Generator
+    ) -> tuple[Tensor, Tensor]:
+        values, labels = self._drawn(apportion(shares, n, generator), generator)
         if labels is None or self.schema_.kind != "images":
             raise BadInput("Only labelled images can be chosen from; leave keep at 1 here.")
         return values, labels
+
+    def _repr_html_(self) -> str:
+        """In a notebook: the settings; when fitted, the statement and some samples, all of it public by the guarantee."""
+        told = [notebook.table(("Setting", "Value"), list(self.get_params().items()))]
+        if not hasattr(self, "statement_"):
+            return notebook.card(f"{type(self).__name__}, not fitted", *told)
+        if self.info.makes == "records":
+            rows = max(1, self.schema_.n_classes)
+            told.insert(0, self.sample(rows * 8, seed=0)._repr_html_())
+        return notebook.card(f"{type(self).__name__}, fitted", self.statement_._repr_html_(), *told)
 
     # -- save and load -------------------------------------------------------------------------------------------
 
