@@ -98,7 +98,7 @@ def test_few_records_at_a_small_budget_teach_as_much_as_their_noisy_means():
     pixels = np.clip(0.2 + 0.6 * patterns[labels] + rng.normal(0, 0.2, (1000, 8, 8)), 0, 1)
     data = Dataset.from_arrays(pixels[:, None].astype(np.float32), labels, classes=10)
     budget = Budget(epsilon=1.0, delta=1e-5)
-    sample = Mixture().fit(data, budget).sample(4000)
+    sample = Mixture().fit(data, budget).sample(4000, seed=0)
     made = np.stack([sample.images[sample.labels == c].mean((0, 1)) / 255 for c in range(10)])
     truth = np.stack([pixels[labels == c].mean(0) for c in range(10)])
     # A record's vector around mid-gray is at most 4 long: noise of a class mean with the whole budget.

@@ -146,10 +146,10 @@ def test_what_looks_like_another_class_is_drawn_again_four_times(shady):
 
 
 def test_pictures_are_drawn_again_but_labels_stay(shady):
-    checked = shady.sample(90)
+    checked = shady.sample(90, seed=0)
     assert set(checked.labels) == {0, 1, 2}  # though no picture passes for the third class
     shady.rule_ = None
-    plain = shady.sample(90)
+    plain = shady.sample(90, seed=0)
     assert np.array_equal(checked.labels, plain.labels)
     assert not np.array_equal(checked.images, plain.images)
 
@@ -158,7 +158,7 @@ def test_pictures_are_drawn_again_but_labels_stay(shady):
 def test_there_is_a_rule_only_where_there_are_classes_to_check(checked, labelled):
     fitted = Mepf(**TINY, checked=checked).fit(striped(300, labelled=labelled), GENEROUS)
     assert fitted.rule_ is None
-    assert len(fitted.sample(5)) == 5
+    assert len(fitted.sample(5, seed=0)) == 5
 
 
 def test_a_rule_that_most_pictures_fail_is_not_used(fitted, monkeypatch):
@@ -188,7 +188,7 @@ def test_a_run_whose_network_is_gone_says_what_to_do(tmp_path):
     Mepf(**TINY, encoder=str(path)).fit(striped(300), GENEROUS, out=tmp_path / "run")
     path.rename(tmp_path / "elsewhere.safetensors")
     with pytest.raises(BadInput, match="put it back, or train again"):
-        Method.load(tmp_path / "run").sample(5)
+        Method.load(tmp_path / "run").sample(5, seed=0)
 
 
 # -- pictures that are moved -------------------------------------------------------------------------------------------
@@ -247,18 +247,18 @@ def test_a_run_from_before_there_were_warps_and_checks_is_as_it_was():
     again = _as_before(plain)
     assert again.warp == 0.07  # the setting stays what it was
     assert again.rule_ is None
-    assert np.array_equal(again.sample(9).images, plain.sample(9).images)
+    assert np.array_equal(again.sample(9, seed=0).images, plain.sample(9, seed=0).images)
     anew = Mepf(**TINY)
     anew.schema_, anew.statement_ = plain.schema_, plain.statement_
     anew._take_back(saved(learnt(again, but=("schema_", "statement_"))))
-    assert np.array_equal(anew.sample(9).images, plain.sample(9).images)
+    assert np.array_equal(anew.sample(9, seed=0).images, plain.sample(9, seed=0).images)
 
 
 def test_a_rule_of_an_earlier_version_still_checks_where_its_features_are_there(fitted):
     rule = {"rule.weights": fitted.rule_.weights, "rule.offsets": fitted.rule_.offsets}
     again = _as_before(fitted, **rule)
-    assert np.array_equal(again.sample(60).images, fitted.sample(60).images)
+    assert np.array_equal(again.sample(60, seed=0).images, fitted.sample(60, seed=0).images)
     anchored = _as_before(fitted, **rule | {"rule.weights": torch.rand(3, fitted._plain.dim + 3)})
     unchecked = copy.copy(fitted)
     unchecked.rule_ = None
-    assert np.array_equal(anchored.sample(60).images, unchecked.sample(60).images)
+    assert np.array_equal(anchored.sample(60, seed=0).images, unchecked.sample(60, seed=0).images)

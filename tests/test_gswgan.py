@@ -107,7 +107,7 @@ def test_with_a_generous_budget_samples_become_as_bright_as_the_records(
     settings = {**TINY, "steps": 60, "batch": 24, "shards": 2, "rate": 1.0, "hidden": 16}
     method = GsWgan(**settings, learning_rate=0.005)
     fitted = method.fit(shaded(220, labelled=labelled), Budget(epsilon=2e4, delta=1e-4))
-    assert fitted.sample(60).images.mean() > 170
+    assert fitted.sample(60, seed=0).images.mean() > 170
 
 
 def test_no_critic_is_in_a_finished_run(tmp_path):

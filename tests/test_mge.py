@@ -198,7 +198,7 @@ def test_shrinking_beats_not_shrinking_when_noise_is_large_and_does_nothing_when
 @pytest.mark.parametrize("covariance", RATIOS)
 def test_samples_follow_their_classes(covariance):
     method = Mge(covariance=covariance, rank=4, grain=0.0)
-    sample = method.fit(halves(4000), Budget(epsilon=20.0, delta=1e-5)).sample(400)
+    sample = method.fit(halves(4000), Budget(epsilon=20.0, delta=1e-5)).sample(400, seed=0)
     pixels = sample.images / 255
     first, second = (pixels[sample.labels == c].mean(axis=(0, 1)) for c in (0, 1))
     assert first[:, :4].mean() - first[:, 4:].mean() == pytest.approx(0.3, abs=0.05)

@@ -128,7 +128,7 @@ def test_a_method_of_another_package_is_found_fitted_and_sampled(package, tmp_pa
         small_images(), BUDGET, out=tmp_path / "run"
     )
     again = Method.load(tmp_path / "run")
-    assert (again.sample(5).images == fitted.sample(5).images).all()
+    assert (again.sample(5, seed=0).images == fitted.sample(5, seed=0).images).all()
     arguments = ["sample", str(tmp_path / "run"), "-n", "3", "--out", str(tmp_path / "x.npz")]
     assert CliRunner().invoke(app, arguments).exit_code == 0
     assert (tmp_path / "x.npz").exists()

@@ -1,8 +1,7 @@
 """sfumato: turn a private data set into a synthetic one, with a differential-privacy guarantee anyone can check.
 
 import sfumato
-data = sfumato.load("fashion-mnist:train")
-model = sfumato.Merf().fit(data, sfumato.Budget(epsilon=1.0, delta=1e-5))
+model = sfumato.fit("mixture", "fashion-mnist:train", epsilon=1.0, delta=1e-5)
 synthetic = model.sample(60_000, seed=0)
 print(model.statement_.paragraph())
 print(sfumato.evaluate(synthetic, sfumato.load("fashion-mnist:test")))
@@ -17,7 +16,7 @@ from sfumato._version import __version__
 
 if TYPE_CHECKING:
     from sfumato.classifier import LocallyLinearMaps
-    from sfumato.data import Column, Dataset, Schema, load
+    from sfumato.data import Column, Dataset, Schema, as_dataset, load
     from sfumato.errors import SfumatoError
     from sfumato.evaluation import evaluate
     from sfumato.generators.embedding import suggest_features
@@ -36,8 +35,10 @@ if TYPE_CHECKING:
         Mge,
         Mixture,
         Sinkhorn,
+        fit,
         get_method,
         list_methods,
+        load_run,
     )
     from sfumato.privacy import Budget, Neighbours
 
@@ -52,10 +53,13 @@ _HOME = {
     "Neighbours": "sfumato.privacy",
     "Schema": "sfumato.data",
     "SfumatoError": "sfumato.errors",
+    "as_dataset": "sfumato.data",
     "evaluate": "sfumato.evaluation",
+    "fit": "sfumato.methods",
     "get_method": "sfumato.methods",
     "list_methods": "sfumato.methods",
     "load": "sfumato.data",
+    "load_run": "sfumato.methods",
     "suggest_features": "sfumato.generators.embedding",
 }
 
@@ -82,10 +86,13 @@ __all__ = [  # noqa: RUF022
     "Schema",
     "SfumatoError",
     "Sinkhorn",
+    "as_dataset",
     "evaluate",
+    "fit",
     "get_method",
     "list_methods",
     "load",
+    "load_run",
     "suggest_features",
 ]
 

@@ -1,5 +1,6 @@
 """Data in and out: schemas, datasets, readers, writers and public data sets known by name."""
 
+from sfumato.data.adapters import as_dataset
 from sfumato.data.catalogue import NamedSet, find_named, list_named
 from sfumato.data.dataset import Batch, Dataset
 from sfumato.data.loading import load, schema_of
@@ -11,6 +12,7 @@ __all__ = [
     "Dataset",
     "NamedSet",
     "Schema",
+    "as_dataset",
     "find_named",
     "list_named",
     "load",

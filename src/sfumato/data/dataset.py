@@ -67,8 +67,11 @@ class Dataset:
     """Rows behind a public Schema.
 
     `published_as` is set for the named sets only: anyone can fetch these very rows, so what is computed from them may be kept.
-    `units` says whose records these are, where a person may have several.
+    `units` says whose records these are, where a person may have several. `synthetic` is set for what a method has made: of
+    that and of published rows a notebook shows some, of any other set its schema alone.
     """
+
+    synthetic = False
 
     def __init__(
         self,
@@ -93,6 +96,18 @@ class Dataset:
         schema = self.schema
         facts = f"{schema.kind}, shape={schema.shape}, classes={schema.n_classes}"
         return f"Dataset({self.name!r}, {facts})"
+
+    def _repr_html_(self) -> str:
+        """In a notebook: the schema; rows, and their number, only of sets that are synthetic or published under a name."""
+        from sfumato.data.conversion import shown
+
+        return shown(self)
+
+    def __getitem__(self, index: Any) -> Any:
+        """One record as (row, label), −1 for none; of a slice, mask or list of indices, a Dataset of those records."""
+        from sfumato.data.conversion import chosen
+
+        return chosen(self, index)
 
     @property
     def unit(self) -> Unit:
@@ -202,6 +217,25 @@ class Dataset:
     def torch(self) -> TorchDataset[tuple[torch.Tensor, int]]:
         """A map-style torch data set of (float32 row, label); images in [0, 1], no label is −1."""
         return _TorchView(self)
+
+    def to_arrow(self) -> Any:
+        """An Arrow table: of a table its columns with names in place of codes, of images a column of PNGs and one of labels, with
+        the features that Hugging Face's `datasets` reads."""
+        from sfumato.data.conversion import to_arrow
+
+        return to_arrow(self)
+
+    def to_pandas(self) -> Any:
+        """A DataFrame: of a table its columns, of images one of arrays (H×W or H×W×3) and one of labels."""
+        from sfumato.data.conversion import to_pandas
+
+        return to_pandas(self)
+
+    def to_hf(self) -> Any:
+        """A Hugging Face `datasets.Dataset`, with images in a column `Image` and classes as `ClassLabel`."""
+        from sfumato.data.conversion import to_hf
+
+        return to_hf(self)
 
     # ------------------------------------------------------------------------------------- making
 

@@ -89,6 +89,8 @@ def encode_columns(columns: Mapping[str, Any], schema: Schema) -> Rows:
 
 def _arrow(values: Any, convert: Callable[[Any], float | str | None]) -> pa.Array:
     """A column as an Arrow array; one of Python objects is converted cell by cell, so that no cell decides its type."""
+    if isinstance(values, pa.Array):
+        return values
     if hasattr(values, "dtype") and values.dtype != object:
         array = pa.array(values, from_pandas=True)
         return array.combine_chunks() if isinstance(array, pa.ChunkedArray) else array

@@ -28,6 +28,7 @@ from safetensors.torch import load_file, save_file
 from sklearn.exceptions import ConvergenceWarning
 from threadpoolctl import threadpool_limits
 
+from sfumato import notebook
 from sfumato.data import Dataset, Schema
 from sfumato.engines import Engine, engine_of
 from sfumato.errors import BadInput, SfumatoError
@@ -41,6 +42,7 @@ Features = Callable[[torch.Tensor], torch.Tensor]
 Preset = Literal["quick", "paper", "full"]
 Reads = Literal["test", "train", "nothing"]
 Result = TypeVar("Result")
+EVALUATED = ("Metric", "Value", "95 % interval", "From")
 NORMAL_95 = (
     1.959963984540054  # 95 % of a normal distribution lie within so many deviations of its mean
 )
@@ -94,6 +96,37 @@ class Evaluation:
             if metric.name == name:
                 return metric
         raise KeyError(name)
+
+    def _rows(self) -> list[tuple[str, str, str, str]]:
+        return [
+            (
+                metric.name,
+                f"{metric.value:.4f}",
+                "–" if metric.low == metric.high else f"{metric.low:.4f} – {metric.high:.4f}",
+                metric.source + (f" ({metric.note})" if metric.note else ""),
+            )
+            for metric in self.metrics
+        ]
+
+    def __str__(self) -> str:
+        """A table for people, with what the numbers were computed from."""
+        rows = [EVALUATED, *self._rows()]
+        wide = [max(len(row[column]) for row in rows) for column in range(len(EVALUATED) - 1)]
+        lines = [
+            "  ".join((*(cell.ljust(w) for cell, w in zip(row, wide, strict=False)), row[-1]))
+            for row in rows
+        ]
+        rule = "  ".join("─" * w for w in (*wide, len(EVALUATED[-1])))
+        return "\n".join((lines[0], rule, *lines[1:], self._told()))
+
+    def _repr_html_(self) -> str:
+        return notebook.card(
+            "Evaluation", notebook.table(EVALUATED, self._rows()), notebook.paragraph(self._told())
+        )
+
+    def _told(self) -> str:
+        badge = f"{BADGE[0].upper()}{BADGE[1:]}, unless it says “synthetic data only”."
+        return f"{self.n:,} synthetic records, seed {self.seed}. {badge}"
 
     def to_json(self) -> dict[str, Any]:
         """The content of metrics.json."""

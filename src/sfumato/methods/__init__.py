@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from sfumato.methods.base import Method, Workspace, load
+from sfumato.methods.base import Method, Workspace, fit, load, load_run
 from sfumato.methods.registry import MethodInfo, find_methods, get_method, list_methods
 from sfumato.methods.run import SavedRun, export, is_run
 
@@ -29,10 +29,12 @@ __all__ = [
     "Workspace",
     "export",
     "find_methods",
+    "fit",
     "get_method",
     "is_run",
     "list_methods",
     "load",
+    "load_run",
 ]
 
 

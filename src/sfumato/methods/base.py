@@ -13,10 +13,12 @@ from __future__ import annotations
 
 import contextlib
 import io
+import secrets
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Self, final
 
@@ -25,10 +27,10 @@ from safetensors import SafetensorError
 from safetensors.torch import load as tensors_of
 from torch import Tensor, nn
 
-from sfumato import published
+from sfumato import notebook, published
 from sfumato._version import __version__
 from sfumato.checkpoints import Checkpoint
-from sfumato.data import Dataset, Schema
+from sfumato.data import Dataset, Schema, as_dataset
 from sfumato.data.inspection import refuse_implausible
 from sfumato.data.pictures import sample_grid
 from sfumato.data.sources import Array, Rows, Source
@@ -36,17 +38,26 @@ from sfumato.data.units import RECORDS, Unit
 from sfumato.engines import Engine, engine_of
 from sfumato.errors import BadInput, CorruptArtifact, PlanMismatch, RunConflict, SfumatoError
 from sfumato.generators.training import Part, Training
-from sfumato.methods.counts import apportion
+from sfumato.methods.counts import apportion, class_codes
+from sfumato.methods.estimator import Estimator, refuse_search
 from sfumato.methods.registry import MethodInfo, get_method, known
 from sfumato.methods.run import GENERATOR, SAMPLES, SavedRun, claim, export
 from sfumato.methods.saved import learnt, part, restored, saved
 from sfumato.methods.selection import check_keep, most_likely
-from sfumato.methods.settings import LARGEST_SEED, Configured, check_number, check_seed, setting
+from sfumato.methods.settings import (
+    LARGEST_SEED,
+    Configured,
+    check_number,
+    check_seed,
+    setting,
+    shortened,
+)
 from sfumato.privacy import (
     Budget,
     DataSetLedger,
     Gate,
     Ledger,
+    Neighbours,
     Plan,
     PrivacyStatement,
     PrivateData,
@@ -62,6 +73,7 @@ from sfumato.privacy.store import FORMAT
 from sfumato.privacy.units import size_of
 from sfumato.progress import Progress, Stage
 from sfumato.public.codec import codec_from_state
+from sfumato.public.loading import load_public
 
 
 class Workspace:
@@ -129,7 +141,7 @@ class Learnt:
 _KEPT_APART = ("statement_", "schema_", "log_")
 
 
-class Method(Learnt, Configured, ABC):
+class Method(Learnt, Estimator, Configured, ABC):
     """Base of all methods. scikit-learn's contract: settings in the constructor, `fit` returns self, learnt names end in _.
 
     **Guarantee**: after `fit(data, budget)`, everything reachable from the object, and every sample or prediction's weights, is
@@ -294,18 +306,27 @@ class Method(Learnt, Configured, ABC):
     @final
     def fit(
         self,
-        data: Dataset,
-        budget: Budget,
+        data: Any,
+        y: Any = None,
+        budget: Budget | None = None,
         *,
-        public: Dataset | None = None,
+        epsilon: float | None = None,
+        delta: float | None = None,
+        neighbours: Neighbours | str | None = None,
+        public: Dataset | str | Path | None = None,
         out: Path | str | None = None,
         resume: bool = False,
         allow_empty: bool = False,
         ledger: Path | str | None = None,
         engine: Engine | str | None = None,
         progress: Progress | None = None,
+        stand_in: bool = False,
+        **facts: Any,
     ) -> Self:
-        """Learn from `data` within `budget`.
+        """Learn from `data` within a budget: a `Budget`, which may stand in the place of `y`, or `epsilon` and `delta`.
+
+        `data` is a `Dataset`, or whatever `sfumato.as_dataset` makes one of, with its labels `y` and the public `facts` that
+        it takes (`schema`, `classes`, `value_range`, `image_size`, `unit` …).
 
         Before anything is paid or written, `data` is looked at: a set that is plainly not what its schema states is refused
         (`refuse_implausible`), and so is one with an empty class unless `allow_empty`.
@@ -317,9 +338,19 @@ class Method(Learnt, Configured, ABC):
         records counts them before, where that number is public.)
         `engine` says where sums over records run: "local", "ray" (a cluster on this machine), "ray:ADDRESS", or an object of
         `sfumato.engines`; every one gives the same totals.
+        A search of scikit-learn's (`GridSearchCV`, `cross_val_score`) is refused, since it fits many times and its choice is a
+        release that nobody pays for; `stand_in=True` says that these records are public ones, in place of the private.
         """
+        if not stand_in:
+            refuse_search()
+        if isinstance(y, Budget) and budget is None:
+            y, budget = None, y
+        budget = budget_of(budget, epsilon, delta, neighbours)
+        data = as_dataset(data, y, **facts)
         schema = data.schema
         self.check(schema)
+        if public is not None and not isinstance(public, Dataset):
+            public = _opened(public, schema, progress)
         self.check_public(schema, public)
         if public is not None and (
             public is data or (data.published_as and public.published_as == data.published_as)
@@ -593,9 +624,20 @@ class Method(Learnt, Configured, ABC):
     # -- sample --------------------------------------------------------------------------------------------------
 
     @final
-    def sample(self, n: int, *, seed: int = 0, keep: float = 1.0) -> Dataset:
+    def sample(
+        self,
+        n: int | None = None,
+        *,
+        labels: Any = None,
+        classes: Sequence[str | int] | str | int | None = None,
+        seed: int | None = None,
+        keep: float = 1.0,
+    ) -> Dataset:
         """`n` synthetic records. Free: any number of samples costs no privacy.
 
+        Each call draws anew unless `seed` is given; the name of what comes tells the seed that it was drawn with.
+        Classes come in their released shares, among all of them or those that `classes` names (names or codes); `labels`, one
+        for each record, asks for very ones in place of `n`.
         With `keep` < 1, n ÷ `keep` labelled images are drawn and the n that look most like their class are kept
         (`sfumato.methods.selection`): fewer slips of the generator, and less of what is rare.
         """
@@ -605,23 +647,48 @@ class Method(Learnt, Configured, ABC):
                 "sfumato.LocallyLinearMaps.load(RUN), or fit a method that `sfumato methods` lists as making records."
             )
         self._check_fitted()
+        wanted = None if labels is None else class_codes(labels, self.schema_, "labels")
+        if wanted is not None:
+            if classes is not None or n not in (None, len(wanted)) or keep != 1:
+                raise BadInput(
+                    "`labels` says which records to draw, one for each; leave n, `classes` and `keep` out beside it."
+                )
+            n = len(wanted)
         check_number(n, self.schema_)
+        n = int(n or 0)
+        seed = secrets.randbits(32) if seed is None else seed
         check_seed(seed)
         check_keep(keep)
+        shares = self._shares(classes)
         random = torch.Generator().manual_seed(int(seed))
-        if keep == 1:
-            values, labels = self._drawn(n, random)
+        codes: Tensor | None
+        if wanted is not None:
+            values, codes = self._drawn(wanted, random)
+        elif keep == 1:
+            values, codes = self._drawn(apportion(shares, n, random), random)
         else:
-            values, labels = most_likely(self._labelled, n, keep, random)
-        return Dataset.from_values(
+            values, codes = most_likely(partial(self._labelled, shares), n, keep, random)
+        made = Dataset.from_values(
             values.numpy(),
-            None if labels is None else labels.numpy(),
+            None if codes is None else codes.numpy(),
             schema=self.schema_,
             name=f"{self.info.name} samples (seed {seed}{'' if keep == 1 else f', keep {keep:g}'})",
         )
+        made.synthetic = True
+        return made
 
-    def _drawn(self, n: int, random: torch.Generator) -> tuple[Tensor, Tensor | None]:
-        labels = apportion(self.shares_, n, random)
+    def _shares(self, classes: Sequence[str | int] | str | int | None) -> Tensor:
+        """The classes' shares; of some classes, among themselves."""
+        if classes is None:
+            return self.shares_
+        chosen = class_codes([classes] if isinstance(classes, str | int) else classes, self.schema_)
+        shares = torch.zeros_like(self.shares_)
+        shares[chosen] = self.shares_[chosen]
+        if not bool(shares.any()):  # of classes too small to be told from noise
+            shares[chosen] = 1.0
+        return shares
+
+    def _drawn(self, labels: Tensor, random: torch.Generator) -> tuple[Tensor, Tensor | None]:
         made = []
         with torch.no_grad():
             for some in labels.split(self.AT_ONCE):
@@ -629,11 +696,23 @@ class Method(Learnt, Configured, ABC):
                 made.append(as_bytes(records) if self.schema_.kind == "images" else records)
         return torch.cat(made), labels if self.schema_.labelled else None
 
-    def _labelled(self, n: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        values, labels = self._drawn(n, generator)
+    def _labelled(
+        self, shares: Tensor, n: int, generator: torch.Generator
+    ) -> tuple[Tensor, Tensor]:
+        values, labels = self._drawn(apportion(shares, n, generator), generator)
         if labels is None or self.schema_.kind != "images":
             raise BadInput("Only labelled images can be chosen from; leave keep at 1 here.")
         return values, labels
+
+    def _repr_html_(self) -> str:
+        """In a notebook: the settings; when fitted, the statement and some samples, all of it public by the guarantee."""
+        told = [notebook.table(("Setting", "Value"), list(self.get_params().items()))]
+        if not hasattr(self, "statement_"):
+            return notebook.card(f"{type(self).__name__}, not fitted", *told)
+        if self.info.makes == "records":
+            rows = max(1, self.schema_.n_classes)
+            told.insert(0, self.sample(rows * 8, seed=0)._repr_html_())
+        return notebook.card(f"{type(self).__name__}, fitted", self.statement_._repr_html_(), *told)
 
     # -- save and load -------------------------------------------------------------------------------------------
 
@@ -728,7 +807,62 @@ class Method(Learnt, Configured, ABC):
         return cls.info.name if hasattr(cls, "info") else cls.__name__
 
 
-load = Method.load
+load = load_run = Method.load
+
+
+def fit(method: str | Method | type[Method], data: Any, y: Any = None, **given: Any) -> Method:
+    """A method by its name, fitted: `sfumato.fit("mixture", X, y, classes=10, epsilon=1, delta=1e-5, seed=3)`.
+
+    Of the keyword arguments those that are settings of the method (`sfumato methods NAME`) go to it, all others to `Method.fit`.
+    """
+    if isinstance(method, Method):
+        return method.fit(data, y, **given)
+    if isinstance(method, type) and issubclass(method, Method):
+        cls = method
+    elif isinstance(method, str):
+        cls = get_method(method)
+    else:
+        raise BadInput(
+            f"The method is {shortened(method)}; pass its name (`sfumato methods` lists them), a class or an object."
+        )
+    names = {s.name for s in cls.settings()}
+    settings = {name: value for name, value in given.items() if name in names}
+    rest = {name: value for name, value in given.items() if name not in names}
+    return cls(**settings).fit(data, y, **rest)
+
+
+def budget_of(
+    budget: Budget | None,
+    epsilon: float | None,
+    delta: float | None,
+    neighbours: Neighbours | str | None,
+) -> Budget:
+    """The budget that a caller gave in one of two ways."""
+    if budget is None:
+        if epsilon is None or delta is None:
+            raise BadInput(
+                "No budget was given; pass epsilon= and delta= (there is no default, because no default is right), or a Budget."
+            )
+        relation = Neighbours.parse(neighbours or Neighbours.ZERO_OUT)
+        return Budget(epsilon=epsilon, delta=delta, neighbours=relation)
+    if not isinstance(budget, Budget):
+        raise BadInput(
+            f"The budget is {shortened(budget)}; pass epsilon= and delta=, or a sfumato.Budget."
+        )
+    if any(given is not None for given in (epsilon, delta, neighbours)):
+        raise BadInput(
+            "A Budget was given and epsilon, delta or neighbours beside it; pass one of the two."
+        )
+    return budget
+
+
+def _opened(public: Any, like: Schema, progress: Progress | None) -> Dataset:
+    if isinstance(public, (str, Path)):
+        return load_public(public, like, progress)
+    raise BadInput(
+        f"Public data are given as {type(public).__name__}; pass a name, a path, or a Dataset "
+        "(sfumato.as_dataset makes one of arrays)."
+    )
 
 
 @contextlib.contextmanager

@@ -5,12 +5,16 @@ Public after the release: noisy counts, the classes' shares, and the number of r
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from numbers import Integral
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from sfumato.data import Batch, Schema
+from sfumato.errors import BadInput
 from sfumato.privacy import Gate, Query
 
 LABEL = "class counts"
@@ -63,3 +67,26 @@ def apportion(shares: Tensor, n: int, random: torch.Generator) -> Tensor:
     counts[(exact - counts).argsort(descending=True, stable=True)[:missing]] += 1
     labels = torch.arange(len(shares)).repeat_interleave(counts)
     return labels[torch.randperm(n, generator=random)]
+
+
+def class_codes(asked: Any, schema: Schema, what: str = "classes") -> Tensor:
+    """Classes by their names or codes, as a caller asks for them, as codes (m,)."""
+    if not schema.labelled:
+        raise BadInput(f"These records have no classes; leave `{what}` out.")
+    if hasattr(asked, "tolist"):
+        asked = asked.tolist()
+    if isinstance(asked, str) or not isinstance(asked, Sequence) or not len(asked):
+        raise BadInput(f"`{what}` is no list of classes; pass their names or codes.")
+    code: dict[Any, int] = {name: index for index, name in enumerate(schema.classes)}
+    found = []
+    for one in asked:
+        whole = isinstance(one, Integral) and not isinstance(one, bool)
+        at = int(one) if whole and 0 <= one < schema.n_classes else code.get(one, -1)
+        if at < 0:
+            shown = ", ".join(schema.classes[:10]) + (", …" if schema.n_classes > 10 else "")
+            raise BadInput(
+                f"`{what}` asks for {one!r}, which is none of the classes; pass codes 0 … {schema.n_classes - 1} or names "
+                f"({shown})."
+            )
+        found.append(at)
+    return torch.tensor(found, dtype=torch.int64)

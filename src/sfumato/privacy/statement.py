@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
+from sfumato import notebook
 from sfumato.data.units import RECORDS, Unit
 from sfumato.errors import BadInput
 from sfumato.privacy.accounting import Charge, Plan, epsilon_of, epsilon_of_k
@@ -188,6 +189,27 @@ class PrivacyStatement:
             return "one record"
         once = _COUNTED_ONCE.format(name=self.unit.name, at_most=self.unit.at_most)
         return f"one {self.unit.whole} (told by {self.unit.read_from}; {once})"
+
+    def _repr_html_(self) -> str:
+        relation = self.budget.neighbours
+        rows = [
+            (
+                c.label,
+                c.dimension,
+                f"{c.bound:.4g}",
+                f"{c.sensitivity(relation):.4g}",
+                f"{c.noise_std:.4g}",
+                c.steps,
+            )
+            for c in self.charges
+        ]
+        head = ("Release", "Numbers", "Bound", "Sensitivity", "Noise std", "Steps")
+        title = f"ε = {_upwards(self.epsilon)}, δ = {_plain(self.budget.delta)}, {relation.value}"
+        return notebook.card(
+            title if self.sound else f"NOT SOUND: {title}",
+            notebook.paragraph(self.paragraph()),
+            notebook.table(head, rows),
+        )
 
     def to_json(self) -> dict[str, Any]:
         neighbours = self.budget.neighbours
