@@ -18,9 +18,11 @@ from sfumato.errors import BadInput
 ColumnKind = Literal["numerical", "categorical", "ordinal"]
 SchemaKind = Literal["images", "table"]
 ValueRange = tuple[float, float]
+Fit = Literal["stretch", "pad", "crop"]
 
 # More is a slip of the pen or a file made to exhaust the memory, and is refused before anything is allocated.
 MOST_NUMBERS = 1 << 24  # in one record
+MOST_PIXELS = 1 << 25  # in one picture as it is stored, by its header, before it is unpacked
 MOST_CLASSES = 1 << 16
 # What stands for an empty cell among numbers in text, and tells no unit. An empty category is none of the categories.
 MISSING = ("", "?", "NA", "N/A", "NaN", "nan", "null", "NULL", "None")
@@ -111,7 +113,9 @@ class Schema:
     `()` means unlabelled. In a table, `columns` are the features and `label` is the name of the
     column that holds the class. `value_range` says which stored numbers of an image stand for
     black and white, in the units of its file; None leaves that to the stored type, which settles
-    it for bytes (0 … 255), and means 0 … 1 for floating point rows of a Batch.
+    it for bytes (0 … 255), and means 0 … 1 for floating point rows of a Batch. `fit` says how a
+    picture of another size is brought to `shape`: stretched, padded with black bars, or cropped to its middle; like `records` it
+    is no fact of the rows' form, so it is written down and not compared.
     `records` is how many records there are, where somebody who may tell has said so (a fit, of a
     relation that makes the number public); it is a fact of one part of the data and not of their
     form, so it is neither compared nor written down.
@@ -126,6 +130,7 @@ class Schema:
     columns: tuple[Column, ...] = ()
     label: str | None = None
     value_range: ValueRange | None = None
+    fit: Fit = field(default="stretch", compare=False)
     records: int | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -136,6 +141,8 @@ class Schema:
         object.__setattr__(self, "columns", tuple(self.columns))
         if self.value_range is not None:
             object.__setattr__(self, "value_range", checked_range(self.value_range))
+        if self.fit not in get_args(Fit):
+            raise BadInput(f"`fit` is {self.fit!r}; use stretch, pad or crop.")
         if self.kind == "images":
             self._check_images()
         else:
@@ -161,6 +168,10 @@ class Schema:
         if self.value_range is not None:
             raise BadInput(
                 "A table's schema has `value_range`; give each column its `low` and `high` instead."
+            )
+        if self.fit != "stretch":
+            raise BadInput(
+                "A table's schema has `fit`, which is how pictures are resized; remove it."
             )
         if not self.columns or not all(isinstance(c, Column) for c in self.columns):
             raise BadInput("A table's schema needs at least one column; list its feature columns.")
@@ -213,11 +224,13 @@ class Schema:
                 facts["label"] = self.label
         if self.value_range is not None:
             facts["value_range"] = list(self.value_range)
+        if self.fit != "stretch":
+            facts["fit"] = self.fit
         return facts
 
     @classmethod
     def from_json(cls, facts: Any) -> Schema:
-        known = ("kind", "shape", "classes", "columns", "label", "value_range")
+        known = ("kind", "shape", "classes", "columns", "label", "value_range", "fit")
         facts = dict(_object(facts, known, "The schema"))
         if "kind" not in facts:
             raise BadInput('The schema has no "kind"; add "kind": "images" or "kind": "table".')

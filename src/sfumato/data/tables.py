@@ -242,6 +242,12 @@ def _lookup(categories: tuple[str, ...]) -> _Lookup:
     return _Lookup(categories)
 
 
+def class_code(cell: Any, classes: tuple[str, ...]) -> int:
+    """The code of the class that a cell names, −1 where it names none."""
+    code = _lookup(classes).code(cell)
+    return -1 if code is None else code
+
+
 def _written_out(number: Decimal) -> str:
     """A number in decimal digits without an exponent or needless zeros."""
     text = format(number, "f")
@@ -348,7 +354,7 @@ class TableFile(StreamSource):
     def cells(self, name: str) -> Iterator[Any]:
         """One column, whether the schema has it or not: text in a .csv, else as it is stored."""
         for piece in self._pieces(PARQUET_ROWS, {name: pa.string()}):
-            with _Reading(self.path):
+            with reading(self.path):
                 cells = piece.column(name).to_pylist()
             yield from cells
 
@@ -412,7 +418,7 @@ class TableFile(StreamSource):
     # ------------------------------------------------------------------------------------ parquet
 
     def _parquet_header(self) -> list[str]:
-        with _Reading(self.path), pq.ParquetFile(self.path) as file:
+        with reading(self.path), pq.ParquetFile(self.path) as file:
             self._size = file.metadata.num_rows
             self._layout = file.schema_arrow
             return list(self._layout.names)
@@ -423,7 +429,7 @@ class TableFile(StreamSource):
         # One row group at a time, each through a small buffer: Arrow would read far ahead.
         options = {"buffer_size": 1 << 16, "pre_buffer": False}
         rows = 0
-        with _Reading(self.path), pq.ParquetFile(self.path, **options) as file:
+        with reading(self.path), pq.ParquetFile(self.path, **options) as file:
             for group in range(file.num_row_groups):
                 facts = file.metadata.row_group(group)
                 end = rows + facts.num_rows
@@ -472,10 +478,10 @@ class TableFile(StreamSource):
 
     def _csv_blocks(self) -> Iterator[bytes]:
         """The lines below the header in blocks of whole, well-formed ones."""
-        size = max(CSV_BYTES, 16 * self.schema.dim)
+        size = max(CSV_BYTES, 16 * len(self._header))
         longest = max(_LINE_BYTES, 64 * len(self._header))
         number = 2
-        with _Reading(self.path), self.path.open("rb") as stream:
+        with reading(self.path), self.path.open("rb") as stream:
             stream.readline()
             rest = b""
             while True:
@@ -562,7 +568,7 @@ class TableFile(StreamSource):
                 block_size=len(block) + 1,
                 column_names=[str(index) for index in range(len(self._header))],
             )
-            with _Reading(self.path, self._needs):
+            with reading(self.path, self._needs):
                 table = pa_csv.read_csv(
                     pa.BufferReader(block),
                     read_options=read,
@@ -573,6 +579,22 @@ class TableFile(StreamSource):
                     raise BadInput(f"{self.path} cannot be read line by line; check its quotes.")
             yield _inside(table.rename_columns(list(kinds)), rows, start, stop)
             rows += records
+
+
+class PlainTable(TableFile):
+    """A table without a schema, of which single columns are read by `cells`."""
+
+    def __init__(self, path: Path) -> None:
+        if path.suffix.lower() not in (".csv", ".parquet"):
+            raise BadInput(f"{path} is no table; give a .csv or .parquet.")
+        self.path = path
+        self._parquet = path.suffix.lower() == ".parquet"
+        self._size = None
+        self._header = self._parquet_header() if self._parquet else self._csv_header()
+        self._lines = _csv_lines(len(self._header))
+
+    def _needs(self, place: int) -> str:
+        return f"text in UTF-8 in column {self._header[place]!r}"
 
 
 def _csv_lines(columns: int | None) -> re.Pattern[bytes]:
@@ -586,7 +608,7 @@ def _csv_lines(columns: int | None) -> re.Pattern[bytes]:
     return re.compile(b"(?:(?:%s(?:,%s)%s)?+\r?\n)*+" % (field, field, more))
 
 
-class _Reading:
+class reading:  # noqa: N801  reads like a word in `with`
     """Turns Arrow's errors, which quote cells, into sentences that do not."""
 
     def __init__(self, path: Path, needs: Callable[[int], str] | None = None) -> None:
