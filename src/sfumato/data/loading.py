@@ -26,7 +26,7 @@ from sfumato.data.decoding import SUFFIXES
 from sfumato.data.dicom import DICOM, UnitTag
 from sfumato.data.folders import FolderSource, PictureSource, TarSource, class_folders
 from sfumato.data.hub import LABELS, PictureColumn, class_label, picture_column
-from sfumato.data.schema import Fit, Schema, ValueRange, class_names
+from sfumato.data.schema import Fit, Schema, ValueRange, class_names, mistakes
 from sfumato.data.sources import (
     JoinedSource,
     Source,
@@ -199,18 +199,27 @@ def load_like(
 
 def read_schema(file: Path) -> Schema:
     """The schema in a JSON file."""
+    facts = read_facts(file)
+    try:
+        return Schema.from_json(facts)
+    except BadInput as error:
+        more = len(mistakes(facts)) - 1
+        told = f" ({more} more; sfumato schema check {file} lists them.)" if more > 0 else ""
+        raise BadInput(f"{file}: {error}{told}") from error
+
+
+def read_facts(file: Path) -> Any:
+    """What a JSON file holds."""
     check_file(file)
     try:
-        facts = json.loads(file.read_text(encoding="utf-8"))
+        return json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise BadInput(f"There is no {file}; check the path of the schema.") from None
     except (OSError, ValueError, RecursionError) as error:
         why = error.strerror if isinstance(error, OSError) else type(error).__name__
+        if isinstance(error, json.JSONDecodeError):
+            why = f"{error.msg} in line {error.lineno}"
         raise BadInput(f"{file} cannot be read as JSON ({why}); correct it.") from error
-    try:
-        return Schema.from_json(facts)
-    except BadInput as error:
-        raise BadInput(f"{file}: {error}") from error
 
 
 def schema_of(
@@ -517,8 +526,8 @@ def _open_table(path: Path, facts: _Facts, known: Schema | None) -> Dataset:
         raise BadInput(
             f"The columns of {path} are not described; write {schema_beside(path).name} beside it "
             "(ranges, "
-            "categories and classes are public facts that must not be read off the rows) or pass "
-            "schema."
+            "categories and classes are public facts that must not be read off the rows; sfumato schema draft begins it) or "
+            "pass schema."
         )
     stated = facts.names()
     if stated is not None and stated != known.classes:
