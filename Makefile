@@ -75,6 +75,7 @@ docs: setup-docs ## build the documentation into site/
 	@"$(PY)" -m sfumato.testing.walk > docs/walk.md
 	@"$(PY)" -m sfumato methods --markdown > docs/settings.md
 	@"$(PY)" -m sfumato methods --markdown --preset paper > docs/presets.md
+	@"$(PY)" -m sfumato schema json > docs/sfumato-schema.json
 	@NO_MKDOCS_2_WARNING=1 "$(PY)" -m mkdocs build --strict --quiet
 	@echo "The documentation is in site/; open site/index.html."
 

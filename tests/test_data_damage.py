@@ -21,7 +21,7 @@ from PIL import Image
 from data import png
 from sfumato.cli.main import app
 from sfumato.data import Dataset, Schema, load, schema_of
-from sfumato.data.folders import MOST_PIXELS, decode
+from sfumato.data.decoding import MOST_PIXELS, decode
 from sfumato.errors import BadInput
 from sfumato.testing.corrupt import CORRUPTIONS, corrupt, fuzz_files, read_whole, sound_files
 

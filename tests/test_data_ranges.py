@@ -14,7 +14,7 @@ from PIL import Image
 from data import png
 from sfumato.cli.main import app
 from sfumato.data import Dataset, Schema, load, schema_of
-from sfumato.data.folders import decode
+from sfumato.data.decoding import decode
 from sfumato.data.loading import load_like
 from sfumato.errors import BadInput
 from sfumato.public.loading import load_public

@@ -47,6 +47,7 @@ COMMANDS = (
     "compare:compare",
     "compare:published",
     "data:data",
+    "schema:schema",
     "new_method:new_method",
     "demo:demo",
 )

@@ -24,7 +24,16 @@ if TYPE_CHECKING:
 # The names of `privacy.Neighbours`, which only comes with torch, and `--help` is to stay quick; a test holds them together.
 NEIGHBOURS = ("zero-out", "add-remove", "replace-one")
 # What a caller may state about the data behind a path; `facts_options` have these names.
-FACTS = ("image_size", "channels", "classes", "bits", "value_range", "schema_file")
+FACTS = (
+    "image_size",
+    "channels",
+    "classes",
+    "bits",
+    "value_range",
+    "labels",
+    "fit",
+    "schema_file",
+)
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -59,6 +68,17 @@ facts_options = _stack(
         help="The stored numbers that stand for black and white, such as 0 1 or -1024 3071.",
     ),
     click.option(
+        "--labels",
+        metavar="TABLE:COLUMN",
+        help="Where the classes of pictures in one folder stand: labels.csv:finding, a line for each file; needs --classes.",
+    ),
+    click.option(
+        "--fit",
+        type=click.Choice(["stretch", "pad", "crop"]),
+        help="How pictures of other sizes become --image-size: stretched, padded with black bars, or cropped to the middle.  "
+        "[default: stretch]",
+    ),
+    click.option(
         "--schema",
         "schema_file",
         metavar="FILE",
@@ -73,7 +93,8 @@ unit_options = _stack(
         "--unit",
         metavar="record|folder|RULE|COLUMN",
         help="Who is protected, where a person may have several records: a regular expression with one group over each file's "
-        "path ('patient_(\\d+)'), folder (each file's innermost one), a column of a table, or an array of an .npz.",
+        "path ('patient_(\\d+)'), folder (each file's innermost one), a DICOM field (PatientID), a column of a table or of "
+        "the one that has the labels (patient_id, patients.csv:patient_id), or an array of an .npz.",
     ),
     click.option(
         "--per-unit",
@@ -231,6 +252,8 @@ def parse_facts(
     schema_file: Path | None,
     bits: int | None = None,
     value_range: tuple[float, float] | None = None,
+    labels: str | None = None,
+    fit: str | None = None,
 ) -> dict[str, Any]:
     """The public facts a caller states about a path, as keyword arguments of `sfumato.load`."""
     facts: dict[str, Any] = {
@@ -240,6 +263,8 @@ def parse_facts(
         "schema": None,
         "bits": bits,
         "value_range": value_range,
+        "labels": labels,
+        "fit": fit,
     }
     if classes is not None:
         text = classes.strip()

@@ -1,10 +1,7 @@
-"""Image folders: files decoded in threads, a batch ahead of the reader, in a fixed order.
+"""Pictures below a folder or in a .tar (WebDataset): decoded in threads, a batch ahead of the reader, in a fixed order.
 
-The names of class sub-folders are PUBLIC (they are the classes); the pictures and how many there
-are in each are PRIVATE. A damaged picture is named by its path and nothing else. Each picture is
-decoded by its own header and the stated range, alone; what its header leaves open (which numbers
-of sixteen bits, whole numbers or floating point are black and white) must be stated, and is never
-guessed from pixels.
+The names of class sub-folders are PUBLIC (they are the classes); the pictures, how many there are in each, and what a table
+beside them says of each (`data.beside`) are PRIVATE. A damaged picture is named by its path and nothing else.
 """
 
 from __future__ import annotations
@@ -12,30 +9,27 @@ from __future__ import annotations
 import contextlib
 import copy
 import os
-import re
+import tarfile
+from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import IO, NamedTuple
 from urllib.parse import quote, unquote
 
 import numpy as np
-from PIL import Image, ImageOps
 
+from sfumato.data.beside import FileTable
+from sfumato.data.decoding import SUFFIXES, decode
 from sfumato.data.schema import Schema, ValueRange
-from sfumato.data.sources import Array, Rows, Scale, Source, eight_bits, unsettled
-from sfumato.errors import BadInput
+from sfumato.data.sources import Array, Rows, Source
+from sfumato.data.tables import class_code
+from sfumato.errors import BadInput, printable
 
-SUFFIXES = frozenset(
-    {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".pgm", ".ppm"}
-)
-# What those endings promise; a file of another kind under such a name is refused, not tried.
-_FORMATS = ("PNG", "JPEG", "BMP", "DIB", "GIF", "WEBP", "TIFF", "PPM")
-# A picture with more pixels is refused by its header, before it is unpacked.
-MOST_PIXELS = 1 << 25
 # Pictures per task: enough to hide the cost of a hand-over, few enough to share the work.
 _TASK = 16
+_LABEL_BYTES = 4096  # of a class name in a .cls
 _PLAIN = frozenset(" !#$&'()+,;=@[]^_`{}~-.")
 
 
@@ -59,42 +53,30 @@ def class_folders(folder: Path) -> tuple[str, ...]:
     return tuple(sorted(names))
 
 
-class FolderSource(Source):
-    """Pictures below a folder, by class in the order of the schema and then by path."""
+class PictureSource(Source):
+    """Pictures that are decoded one by one, each by itself; where they lie is the child's business."""
 
     def __init__(
-        self,
-        folder: Path,
-        schema: Schema,
-        *,
-        threads: int | None = None,
-        fallback: ValueRange | None = None,
+        self, schema: Schema, *, threads: int | None = None, fallback: ValueRange | None = None
     ) -> None:
-        self._folder = folder
         self._shape = schema.shape
         self._range = schema.value_range
+        self._fit = schema.fit
         self._fallback = fallback
         self._threads = threads or min(8, (os.cpu_count() or 1) + 1)
-        if schema.labelled:
-            found = _by_class(folder, schema.classes)
-            self._labels: Array | None = np.repeat(
-                np.arange(len(found), dtype=np.int64), [len(files) for files in found]
-            )
-            self._files = [file for files in found for file in files]
-        else:
-            self._labels = None
-            self._files = _pictures(folder)
-        if not self._files:
-            raise BadInput(
-                f"{folder} holds no pictures ({', '.join(sorted(SUFFIXES))}); check the path."
-            )
+        self._labels: Array | None = None
 
-    def __len__(self) -> int:
-        return len(self._files)
-
+    @abstractmethod
     def paths(self) -> Iterator[str]:
-        """Where each record lies below the folder, with / between the parts."""
-        return (Path(os.path.relpath(file, self._folder)).as_posix() for file in self._files)
+        """Where each record lies below the folder or in the archive, with / between the parts."""
+
+    @abstractmethod
+    def _picture(self, index: int) -> tuple[str, bytes | None]:
+        """What to call a picture, and its bytes where that is no path."""
+
+    def labels(self) -> Array | None:
+        """(n,) int64; PRIVATE."""
+        return self._labels
 
     def blocks(self, size: int) -> Iterator[Rows]:
         with self._pool() as pool:
@@ -105,13 +87,6 @@ class FolderSource(Source):
                     yield ahead.pop(0)()
             for finish in ahead:
                 yield finish()
-
-    def part(self, start: int, stop: int) -> Source:
-        some = copy.copy(self)
-        # Another process may work in another folder.
-        some._files = [str(Path(file).absolute()) for file in self._files[start:stop]]
-        some._labels = None if self._labels is None else self._labels[start:stop]
-        return some
 
     def take(self, indices: Array) -> Rows:
         with self._pool() as pool:
@@ -128,161 +103,203 @@ class FolderSource(Source):
 
     def _decoding(self, pool: ThreadPoolExecutor | None, chosen: Array) -> Callable[[], Rows]:
         """Let the pool decode the chosen pictures; what is returned waits for them."""
-        files = [self._files[index] for index in chosen]
-        values = np.empty((len(files), *self._shape), np.uint8)
+        labels = self.labels()
+        values = np.empty((len(chosen), *self._shape), np.uint8)
         waits: list[Callable[[], None]] = []
-        for at in range(0, len(files), _TASK):
-            work = partial(self._decode_into, files[at : at + _TASK], values[at : at + _TASK])
+        for at in range(0, len(chosen), _TASK):
+            work = partial(self._decode_into, chosen[at : at + _TASK], values[at : at + _TASK])
             waits.append(work if pool is None else pool.submit(work).result)
 
         def finish() -> Rows:
             for wait in waits:
                 wait()
-            return values, None if self._labels is None else self._labels[chosen]
+            return values, None if labels is None else labels[chosen]
 
         return finish
 
-    def _decode_into(self, files: list[str], values: Array) -> None:
-        for file, row in zip(files, values, strict=True):
-            row[...] = decode(file, row.shape, self._range, self._fallback)
-
-
-# ---------------------------------------------------------------------------------------- decoding
-
-
-def decode(
-    file: str,
-    shape: tuple[int, ...],
-    value_range: ValueRange | None = None,
-    fallback: ValueRange | None = None,
-) -> Array:
-    """One picture as uint8 (C, H, W): upright, on white if transparent, gray or RGB, resized.
-
-    `value_range` says which stored numbers are black and white; `fallback` serves where the
-    picture's header settles none.
-    """
-    channels, height, width = shape
-    try:
-        with Image.open(file, formats=_FORMATS) as opened:
-            if opened.width * opened.height > MOST_PIXELS:
-                raise BadInput(
-                    f"{file} has more than {MOST_PIXELS:,} pixels by its header; make it smaller or remove it."
-                )
-            if opened.format == "TIFF" and getattr(opened, "is_animated", False):
-                raise BadInput(
-                    f"{file} holds several pictures; save each as a file of its own, since a file is one record."
-                )
-            picture = _bytes(file, opened, value_range, fallback)
-            if picture.mode in ("RGBA", "LA", "PA", "RGBa", "La") or (
-                "transparency" in picture.info
-            ):
-                picture = picture.convert("RGBA")
-                white = Image.new("RGBA", picture.size, "white")
-                picture = Image.alpha_composite(white, picture)
-            if picture.mode == "CMYK":
-                picture = picture.convert("RGB")
-            picture = picture.convert("L" if channels == 1 else "RGB")
-            if picture.size != (width, height):
-                picture = picture.resize((width, height), Image.Resampling.BICUBIC)
-            pixels = np.asarray(picture)
-    except BadInput:
-        raise
-    # Pillow's decoders meet damage with a dozen kinds of exception, struct.error and IndexError among them.
-    except Exception as error:
-        raise BadInput(
-            f"{file} is truncated, damaged or no picture; replace or remove it."
-        ) from error
-    return pixels[None] if channels == 1 else pixels.transpose(2, 0, 1)
-
-
-def _bytes(
-    file: str, opened: Any, stated: ValueRange | None, fallback: ValueRange | None
-) -> Image.Image:
-    """The picture in eight bits a channel, where black is 0 and white is 255."""
-    tags = getattr(opened, "tag_v2", {})
-    white_is_zero, signed = tags.get(262) == 0, tags.get(339) == (2,)
-    mode, depth = opened.mode, _depth(file, opened, tags)
-    upright = ImageOps.exif_transpose(opened)
-    if mode in ("LAB", "HSV"):
-        raise BadInput(f"{file} is in {mode} colours; convert it to RGB.")
-    if mode.startswith("I") or mode == "F":
-        scale = _deep_scale(file, opened, stated or fallback)
-        pixels = np.asarray(upright)
-        if tags.get(258) == (32,) and tags.get(339, (1,)) == (1,):
-            pixels = pixels.view(np.uint32)  # Pillow takes them for signed
-        return _eight_bits(pixels, scale, white_is_zero, opened.info.get("transparency"))
-    if depth > 8:
-        # Pillow keeps the upper eight of sixteen bits of colour: right if all sixteen are used, black if twelve are.
-        if (stated or fallback) != (0.0, 65535.0):
-            raise BadInput(
-                f"{file} has more than eight bits a colour, which are read only in their full range; pass "
-                "bits=16 (--bits 16) if they use it, else convert it to eight bits."
+    def _decode_into(self, chosen: Array, values: Array) -> None:
+        for index, row in zip(chosen.tolist(), values, strict=True):
+            file, content = self._picture(index)
+            row[...] = decode(
+                file, row.shape, self._range, self._fallback, fit=self._fit, content=content
             )
-        return upright
-    if not signed and (stated is None or stated == (0.0, 255.0)):
-        return upright
-    # Pillow has stretched fewer bits over eight, turned white to zero or looked up a palette: the stored numbers are gone.
-    kept = mode == "1" or (mode in ("L", "RGB") and depth == 8 and not white_is_zero)
-    if signed or stated is None or not kept or stated[0] < 0 or stated[1] > 255:
+
+
+class FolderSource(PictureSource):
+    """Pictures below a folder, by class in the order of the schema and then by path; or by path, with labels from a table."""
+
+    def __init__(
+        self,
+        folder: Path,
+        schema: Schema,
+        *,
+        told: FileTable | None = None,
+        threads: int | None = None,
+        fallback: ValueRange | None = None,
+    ) -> None:
+        super().__init__(schema, threads=threads, fallback=fallback)
+        self._folder = folder
+        self._classes = schema.classes
+        self.told = told
+        if schema.labelled and told is None:
+            found = _by_class(folder, schema.classes)
+            self._labels = np.repeat(
+                np.arange(len(found), dtype=np.int64), [len(files) for files in found]
+            )
+            self._files = [file for files in found for file in files]
+        else:
+            self._files = _pictures(folder)
+        if not self._files:
+            raise BadInput(
+                f"{folder} holds no pictures ({', '.join(sorted(SUFFIXES))}); check the path."
+            )
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+    def paths(self) -> Iterator[str]:
+        return (Path(os.path.relpath(file, self._folder)).as_posix() for file in self._files)
+
+    @property
+    def files(self) -> list[str]:
+        return self._files
+
+    def labels(self) -> Array | None:
+        if self._labels is None and self.told is not None and self._classes:
+            cells = self.told.cells(self.told.label, self.paths())
+            codes = (class_code(cell, self._classes) for cell in cells)
+            self._labels = np.fromiter(codes, np.int64, len(self))
+        return self._labels
+
+    def empty_classes(self) -> list[str]:
+        """Class folders without a picture, by the listing alone; none where labels stand in a table, which would be read."""
+        if self._labels is None or self.told is not None:
+            return []
+        there = np.bincount(self._labels, minlength=len(self._classes))
+        return [name for name, size in zip(self._classes, there, strict=True) if not size]
+
+    def part(self, start: int, stop: int) -> Source:
+        labels = self.labels()
+        some = copy.copy(self)
+        # Another process may work in another folder.
+        some._files = [str(Path(file).absolute()) for file in self._files[start:stop]]
+        some._labels = None if labels is None else labels[start:stop]
+        some.told = None
+        return some
+
+    def _picture(self, index: int) -> tuple[str, bytes | None]:
+        return self._files[index], None
+
+
+class _Member(NamedTuple):
+    name: str
+    offset: int
+    size: int
+    label: tuple[int, int] | None  # where its .cls is, and how long
+
+
+class TarSource(PictureSource):
+    """The samples of an uncompressed .tar as WebDataset writes them: KEY.png (or another picture) with its class in KEY.cls.
+
+    Members are found by the archive's own list, which is read when it is opened; pictures and labels are read later, each where
+    it lies.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        schema: Schema,
+        *,
+        threads: int | None = None,
+        fallback: ValueRange | None = None,
+    ) -> None:
+        super().__init__(schema, threads=threads, fallback=fallback)
+        self._path = path
+        self._classes = schema.classes
+        self._members = _samples(path, labelled=schema.labelled)
+
+    def __len__(self) -> int:
+        return len(self._members)
+
+    def paths(self) -> Iterator[str]:
+        return (member.name for member in self._members)
+
+    def labels(self) -> Array | None:
+        if self._labels is None and self._classes:
+            with self._path.open("rb") as stream:
+                codes = (self._label(stream, member) for member in self._members)
+                self._labels = np.fromiter(codes, np.int64, len(self))
+        return self._labels
+
+    def _label(self, stream: IO[bytes], member: _Member) -> int:
+        assert member.label is not None
+        stream.seek(member.label[0])
+        text = stream.read(member.label[1]).decode("utf-8", "replace").strip()
+        code = class_code(text, self._classes)
+        # WebDataset's .cls is a number; where names are stated it counts them.
+        return int(text) if code < 0 and text.isascii() and text.isdigit() else code
+
+    def part(self, start: int, stop: int) -> Source:
+        labels = self.labels()
+        some = copy.copy(self)
+        some._path = self._path.absolute()
+        some._members = self._members[start:stop]
+        some._labels = None if labels is None else labels[start:stop]
+        return some
+
+    def _picture(self, index: int) -> tuple[str, bytes | None]:
+        member = self._members[index]
+        with self._path.open("rb") as stream:
+            stream.seek(member.offset)
+            content = stream.read(member.size)
+        return f"{self._path}/{member.name}", content
+
+
+def _samples(path: Path, *, labelled: bool) -> list[_Member]:
+    """The samples of an archive in the order of their pictures."""
+    found: dict[str, dict[str, tuple[str, int, int]]] = {}
+    try:
+        size = path.stat().st_size
+        with tarfile.open(path, "r:") as archive:
+            for member in archive:
+                folder, _, name = member.name.rpartition("/")
+                if not member.isreg() or name.startswith("."):
+                    continue
+                if member.issparse() or not 0 <= member.size <= size - member.offset_data:
+                    raise tarfile.ReadError
+                stem, _, ending = name.partition(".")
+                parts = found.setdefault(f"{folder}/{stem}", {})
+                if parts.setdefault(ending.lower(), _place(member)) != _place(member):
+                    raise BadInput(
+                        f"{path} has {printable(member.name)} twice; keep one of the two."
+                    )
+    except (tarfile.TarError, OSError, ValueError, OverflowError, UnicodeError) as error:
         raise BadInput(
-            f"{file} does not store numbers in the stated range; correct the range, leave it out, or convert "
-            "the picture to eight bits."
-        )
-    return _eight_bits(np.asarray(upright), Scale(*stated))
+            f"{path} is truncated, damaged or no .tar; restore it, or unpack it if it is compressed."
+        ) from error
+    samples = []
+    for key, parts in found.items():
+        pictures = [place for ending, place in parts.items() if f".{ending}" in SUFFIXES]
+        told = printable(key.lstrip("/"))
+        if len(pictures) != 1:
+            raise BadInput(
+                f"{path} has {'no picture' if not pictures else 'several pictures'} for {told}; a sample is one picture with its "
+                ".cls."
+            )
+        label = parts.get("cls")
+        if labelled and (label is None or label[2] > _LABEL_BYTES):
+            raise BadInput(
+                f"{path} has no {told}.cls with its class; add it, or leave classes out."
+            )
+        name, offset, length = pictures[0]
+        samples.append(_Member(name, offset, length, label[1:] if label and labelled else None))
+    if not samples:
+        raise BadInput(f"{path} holds no pictures; check the path.")
+    return samples
 
 
-def _eight_bits(
-    pixels: Array, scale: Scale, white_is_zero: bool = False, clear: Any = None
-) -> Image.Image:
-    shades = np.empty(pixels.shape, np.uint8)
-    for top in range(0, len(pixels), 64):  # a strip at a time: the picture may be large
-        stored = pixels[top : top + 64]
-        unit = scale(stored).clip(0.0, 1.0)
-        if white_is_zero:
-            unit = np.float32(1.0) - unit
-        if isinstance(clear, int):
-            unit = np.where(stored == clear, np.float32(1.0), unit)
-        shades[top : top + 64] = eight_bits(unit)
-    return Image.fromarray(shades)
-
-
-def _deep_scale(file: str, opened: Any, stated: ValueRange | None) -> Scale:
-    """How the numbers that Pillow gives for a deep picture become 0 … 1."""
-    if opened.format == "PPM" and opened.mode != "F":
-        # Pillow stretches 0 … maxval, which the header states, over sixteen bits.
-        most = _maxval(file)
-        low, high = stated or (0.0, float(most))
-        return Scale(low * 65535.0 / most, high * 65535.0 / most)
-    if stated is None:
-        kind = np.dtype(np.float32) if opened.mode == "F" else np.dtype(np.uint16)
-        raise unsettled(f"The pixels of {file}", kind)
-    if opened.mode.startswith("I;16") and (stated[0] < 0 or stated[1] > 65535):
-        raise BadInput(
-            f"{file} has sixteen bits without a sign, which cannot hold the stated range {stated[0]:g} … "
-            f"{stated[1]:g}; correct the range."
-        )
-    return Scale(*stated)
-
-
-def _depth(file: str, opened: Any, tags: Any) -> int:
-    """The bits of a channel as the file's header says, where Pillow's mode does not tell."""
-    if opened.format == "TIFF":
-        return max(tags.get(258, (8,)))
-    if opened.format == "PNG":
-        with Path(file).open("rb") as stream:
-            return stream.read(25)[24]
-    if opened.format == "PPM" and opened.mode in ("L", "RGB"):
-        return 8 if _maxval(file) == 255 else 7  # Pillow stretches any other to eight bits
-    return 8
-
-
-def _maxval(file: str) -> int:
-    with Path(file).open("rb") as stream:
-        head = re.sub(rb"#[^\r\n]*[\r\n]", b" ", stream.read(4096))
-    most = int(head.split(maxsplit=4)[3])
-    if not 0 < most < 65536:
-        raise ValueError("maxval")
-    return most
+def _place(member: tarfile.TarInfo) -> tuple[str, int, int]:
+    return member.name, member.offset_data, member.size
 
 
 # ----------------------------------------------------------------------------------------- listing

@@ -13,15 +13,20 @@ import os
 import stat
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from sfumato.data.beside import FileTable, parse_table
 from sfumato.data.catalogue import NamedSet, find_named, unknown_name
 from sfumato.data.dataset import Dataset, stated_range, units_of
-from sfumato.data.folders import SUFFIXES, FolderSource, class_folders
-from sfumato.data.schema import Schema, ValueRange, class_names
+from sfumato.data.decoding import SUFFIXES
+from sfumato.data.dicom import DICOM, UnitTag
+from sfumato.data.folders import FolderSource, PictureSource, TarSource, class_folders
+from sfumato.data.hub import LABELS, PictureColumn, class_label, picture_column
+from sfumato.data.schema import Fit, Schema, ValueRange, class_names, mistakes
 from sfumato.data.sources import (
     JoinedSource,
     Source,
@@ -37,7 +42,7 @@ from sfumato.data.sources import (
     read_names,
     read_range,
 )
-from sfumato.data.tables import TableFile
+from sfumato.data.tables import PlainTable, TableFile
 from sfumato.data.units import RECORD, PathRule, Units, by_column, unit_of
 from sfumato.data.writers import schema_beside
 from sfumato.errors import BadInput
@@ -54,26 +59,34 @@ def load(
     classes: Sequence[str] | int | None = None,
     bits: int | None = None,
     value_range: ValueRange | None = None,
+    labels: str | None = None,
+    fit: Fit | None = None,
     unit: Any = None,
     per_unit: int | None = None,
     progress: Progress | None = None,
 ) -> Dataset:
-    """A data set by name ("fashion-mnist:test") or path (folder, .npz, .npy, .csv, .parquet, IDX).
+    """A data set by name ("fashion-mnist:test") or path (folder, .npz, .npy, .csv, .parquet, .tar, IDX).
 
-    A folder holds pictures, or shards: files of one kind and one schema, read one after another in
-    the order of their names.
+    A folder holds pictures (DICOM among them), or shards: files of one kind and one schema, read one after another in
+    the order of their names. A .parquet holds a table, or pictures as Hugging Face keeps them; a .tar is WebDataset's.
 
     The public facts of a path come from `schema`, else from `schema.json` in the folder or
     `NAME.schema.json` beside the file, else from the other arguments together with folder names
     and file headers. `value_range` (or `bits`, for 0 … 2^bits − 1) says which stored numbers of
     images stand for black and white; it is needed wherever the stored type is not a byte.
+    `labels` says where the classes of a flat folder's pictures stand, "labels.csv:finding" (of a Parquet file with pictures, in
+    which column); the classes themselves are stated. `fit` says how pictures of another size are brought to `image_size`:
+    "stretch", "pad" with black bars, or "crop" to the middle.
 
     `unit` says whose records these are, where a person may have several and all of them are to be protected together: of a
     folder, a regular expression with one group over each file's path ("patient_(\\d+)"), or "folder" for the innermost folder
-    of each file; of a table, a column; of .npz, an array in it; or an array with a value for each record. At most `per_unit`
-    records of a unit count (64 if nothing is stated). "record" means that each record stands for itself.
+    of each file, a DICOM field ("PatientID"), a column of the table that has the labels, or of another one
+    ("patients.csv:patient_id"); of a table, a column; of .npz, an array in it; or an array with a value for each record. At most
+    `per_unit` records of a unit count (64 if nothing is stated). "record" means that each record stands for itself.
     """
-    facts = _Facts(schema, image_size, channels, classes, stated_range(bits, value_range))
+    facts = _Facts(
+        schema, image_size, channels, classes, stated_range(bits, value_range), labels, fit
+    )
     named = _named(spec, facts)
     if named is not None:
         entry, split = named
@@ -98,18 +111,20 @@ def _units(data: Dataset, spec: str | Path, unit: Any, per_unit: int | None) -> 
         return None
     if not isinstance(unit, str):
         return units_of(unit, per_unit, len(data), data.name)
-    source = data._source
-    if isinstance(source, FolderSource):
-        rule = PathRule(unit, labelled=data.schema.labelled)
-        about = unit_of(rule.name, rule.read_from, per_unit)
-        return Units(about, lambda: map(rule, source.paths()), data.name)
-    if isinstance(source, TableFile):
-        if unit not in source.header:
-            raise BadInput(f"{spec} has no column {unit!r}; name one that tells the unit (--unit).")
-        if source.header.count(unit) > 1:
-            raise BadInput(f"{spec} has two columns {unit!r}; rename or remove one.")
+    sources = _leaves(data._source)
+    if all(isinstance(source, PictureSource) for source in sources):
+        return _units_of_pictures(data, Path(spec), sources, unit, per_unit)
+    if all(isinstance(source, TableFile) for source in sources):
+        for source in sources:
+            if unit not in source.header:
+                raise BadInput(
+                    f"{source.path} has no column {unit!r}; name one that tells the unit (--unit)."
+                )
+            if source.header.count(unit) > 1:
+                raise BadInput(f"{source.path} has two columns {unit!r}; rename or remove one.")
         about = unit_of(unit, f"the column {unit!r}", per_unit)
-        return Units(about, lambda: by_column(source.cells(unit), unit), data.name)
+        cells = lambda: chain.from_iterable(source.cells(unit) for source in sources)  # noqa: E731
+        return Units(about, lambda: by_column(cells(), unit), data.name)
     path = Path(spec)
     members = npz_members(path) if path.suffix.lower() == ".npz" and path.is_file() else {}
     if unit not in members:
@@ -126,6 +141,40 @@ def _units(data: Dataset, spec: str | Path, unit: Any, per_unit: int | None) -> 
         )
     about = unit_of(unit, f"the array {unit!r}", per_unit)
     return Units(about, lambda: by_column(_cells(stored), unit), data.name)
+
+
+def _units_of_pictures(
+    data: Dataset, folder: Path, sources: list[Any], unit: str, per_unit: int | None
+) -> Units:
+    """By what their paths say, by a field of their headers, or by a table beside them."""
+
+    def paths() -> Iterator[str]:
+        return chain.from_iterable(source.paths() for source in sources)
+
+    told = getattr(sources[0], "told", None)
+    column: str | None = unit
+    if told is None or unit not in told.header:
+        named = parse_table(unit)
+        if named is not None:
+            told, column = FileTable(unit, folder), named[1]
+    if told is not None and column is not None and column in told.header:
+        told.check(column)
+        about = unit_of(column, f"the column {column!r} of {told.path.name}", per_unit)
+        return Units(about, lambda: by_column(told.cells(column, paths()), column), data.name)
+    files = getattr(sources[0], "files", [])
+    if any(Path(file).suffix.lower() in DICOM for file in files[:1]) and UnitTag.knows(unit):
+        tag = UnitTag(unit)
+        about = unit_of(tag.name, tag.read_from, per_unit)
+        return Units(about, lambda: by_column(map(tag, files), unit), data.name)
+    classed = isinstance(sources[0], FolderSource) and sources[0].told is None
+    rule = PathRule(unit, labelled=data.schema.labelled and classed)
+    about = unit_of(rule.name, rule.read_from, per_unit)
+    return Units(about, lambda: map(rule, paths()), data.name)
+
+
+def _leaves(source: Source) -> list[Any]:
+    """The sources of shards, or the one there is."""
+    return list(source.sources) if isinstance(source, JoinedSource) else [source]
 
 
 def _cells(stored: Stored) -> Iterator[Any]:
@@ -150,18 +199,27 @@ def load_like(
 
 def read_schema(file: Path) -> Schema:
     """The schema in a JSON file."""
+    facts = read_facts(file)
+    try:
+        return Schema.from_json(facts)
+    except BadInput as error:
+        more = len(mistakes(facts)) - 1
+        told = f" ({more} more; sfumato schema check {file} lists them.)" if more > 0 else ""
+        raise BadInput(f"{file}: {error}{told}") from error
+
+
+def read_facts(file: Path) -> Any:
+    """What a JSON file holds."""
     check_file(file)
     try:
-        facts = json.loads(file.read_text(encoding="utf-8"))
+        return json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise BadInput(f"There is no {file}; check the path of the schema.") from None
     except (OSError, ValueError, RecursionError) as error:
         why = error.strerror if isinstance(error, OSError) else type(error).__name__
+        if isinstance(error, json.JSONDecodeError):
+            why = f"{error.msg} in line {error.lineno}"
         raise BadInput(f"{file} cannot be read as JSON ({why}); correct it.") from error
-    try:
-        return Schema.from_json(facts)
-    except BadInput as error:
-        raise BadInput(f"{file}: {error}") from error
 
 
 def schema_of(
@@ -173,12 +231,16 @@ def schema_of(
     classes: Sequence[str] | int | None = None,
     bits: int | None = None,
     value_range: ValueRange | None = None,
+    labels: str | None = None,
+    fit: Fit | None = None,
 ) -> tuple[Schema, int | None]:
     """The schema that `load` would give, and the number of records if no row need be read for it.
 
     Nothing is downloaded. The number is None for .csv.
     """
-    facts = _Facts(schema, image_size, channels, classes, stated_range(bits, value_range))
+    facts = _Facts(
+        schema, image_size, channels, classes, stated_range(bits, value_range), labels, fit
+    )
     named = _named(spec, facts)
     if named is not None:
         entry, split = named
@@ -204,6 +266,8 @@ class _Facts:
     channels: int | None = None
     classes: Sequence[str] | int | None = None
     value_range: ValueRange | None = None
+    labels: str | None = None
+    fit: Fit | None = None
     fallback: ValueRange | None = None  # where the stored type settles none
 
     def __post_init__(self) -> None:
@@ -217,7 +281,15 @@ class _Facts:
 
     @property
     def stated(self) -> bool:
-        given = (self.schema, self.image_size, self.channels, self.classes, self.value_range)
+        given = (
+            self.schema,
+            self.image_size,
+            self.channels,
+            self.classes,
+            self.value_range,
+            self.labels,
+            self.fit,
+        )
         return any(fact is not None for fact in given)
 
     def range_of(self, path: Path, own: ValueRange | None) -> ValueRange | None:
@@ -228,6 +300,38 @@ class _Facts:
                 "correct the latter."
             )
         return own if self.value_range is None else self.value_range
+
+    def of_pictures(self, path: Path, known: Schema | None, gray: bool = False) -> Schema:
+        """Size, channels, range and fit of pictures that have sizes of their own; no classes yet."""
+        if known is not None and known.kind != "images":
+            raise BadInput(
+                f"{path} holds pictures and its schema is of a table; give a schema of images."
+            )
+        if known is None and self.image_size is None:
+            raise BadInput(
+                f"The size of the pictures in {path} is not stated; pass image_size (--image-size 32) "
+                "or put a "
+                "schema.json into the folder, since reading it off a private picture would be a leak."
+            )
+        shape = known.shape if known else (1 if gray else 3, 0, 0)
+        if self.channels is not None:
+            shape = (self.channels, *shape[1:])
+        if self.image_size is not None:
+            shape = (shape[0], self.image_size, self.image_size)
+        return Schema(
+            kind="images",
+            shape=shape,
+            value_range=self.range_of(path, known.value_range if known else None),
+            fit=self.fit or (known.fit if known else "stretch"),
+        )
+
+    def refuse_for_rows(self, path: Path) -> None:
+        """What is said of single pictures has no meaning for arrays and tables."""
+        for given, option in ((self.labels, "labels"), (self.fit, "fit")):
+            if given is not None:
+                raise BadInput(
+                    f"{path} holds no single pictures, so `{option}` has no meaning for it; leave --{option} out."
+                )
 
     def names(self) -> tuple[str, ...] | None:
         return None if self.classes is None else class_names(self.classes)
@@ -245,7 +349,7 @@ def _named(spec: str | Path, facts: _Facts) -> tuple[NamedSet, str] | None:
     if facts.stated:
         raise BadInput(
             f"The public facts of {found[0].name} are fixed; leave schema, image size, channels, "
-            "classes and range out."
+            "classes, range, labels and fit out."
         )
     return found
 
@@ -283,7 +387,7 @@ def _open(path: Path, facts: _Facts) -> Dataset:
         return _open_idx(path, facts, known)
     raise BadInput(
         f"{path} is of no kind that sfumato reads; give a folder of pictures, .npz, .npy, "
-        ".csv, .parquet or an IDX file."
+        ".csv, .parquet, .tar (unpack a compressed one) or an IDX file."
     )
 
 
@@ -340,17 +444,19 @@ def _open_folder(path: Path, facts: _Facts, known: Schema | None) -> Dataset:
             f"{path} is a folder and its schema is of a table; give the path of the .csv or "
             ".parquet."
         )
-    if known is None and facts.image_size is None:
-        raise BadInput(
-            f"The size of the pictures in {path} is not stated; pass image_size (--image-size 32) "
-            "or put a "
-            "schema.json into the folder, since reading it off a private picture would be a leak."
-        )
-    shape = known.shape if known else (3, 0, 0)
-    if facts.channels is not None:
-        shape = (facts.channels, *shape[1:])
-    if facts.image_size is not None:
-        shape = (shape[0], facts.image_size, facts.image_size)
+    gray = known is None and facts.channels is None and _is_dicom(path)
+    schema = facts.of_pictures(path, known, gray=gray)
+    if facts.labels is not None:
+        classes = facts.names() or (known.classes if known else ())
+        if not classes:
+            raise BadInput(
+                f"The classes of the pictures in {path} are not stated; pass classes (--classes normal,ill), since reading them "
+                "off the labels would be a leak."
+            )
+        schema = replace(schema, classes=classes)
+        told = FileTable(facts.labels, path)
+        source = FolderSource(path, schema, told=told, fallback=facts.fallback)
+        return Dataset(source, schema, path.name)
     names = known.classes if known else class_folders(path)
     stated = facts.names()
     if stated is not None:
@@ -361,18 +467,67 @@ def _open_folder(path: Path, facts: _Facts, known: Schema | None) -> Dataset:
                 f"The classes given and the folders or schema of {path} differ; make them agree."
             )
         names = stated
-    stated_by = facts.range_of(path, known.value_range if known else None)
-    schema = Schema(kind="images", shape=shape, classes=names, value_range=stated_by)
+    schema = replace(schema, classes=names)
     return Dataset(FolderSource(path, schema, fallback=facts.fallback), schema, path.name)
 
 
+def _is_dicom(folder: Path) -> bool:
+    """Whether the pictures are DICOM files, by their endings; those are gray unless something else is said.
+
+    Both kinds together are refused, so that no single file decides for all.
+    """
+    names = (Path(name).suffix.lower() for _, _, files in os.walk(folder) for name in files)
+    kinds = {suffix in DICOM for suffix in names if suffix in SUFFIXES}
+    if len(kinds) == 2:
+        raise BadInput(
+            f"{folder} holds DICOM files and other pictures; say by channels (--channels 1) whether they are gray."
+        )
+    return kinds == {True}
+
+
+def _open_tar(path: Path, facts: _Facts, known: Schema | None) -> Dataset:
+    if facts.labels is not None:
+        raise BadInput(f"{path} has its labels in .cls files; leave --labels out.")
+    schema = facts.of_pictures(path, known)
+    schema = replace(schema, classes=facts.names() or (known.classes if known else ()))
+    return Dataset(TarSource(path, schema, fallback=facts.fallback), schema, path.name)
+
+
+def _open_pictures(path: Path, facts: _Facts, known: Schema | None) -> Dataset:
+    """Parquet with a picture in a cell."""
+    schema = facts.of_pictures(path, known)
+    column, names = class_label(path) or (None, ())
+    if facts.labels is not None and facts.labels != column:
+        column, names = facts.labels, ()
+    if column is None:
+        header = PlainTable(path).header
+        column = next((name for name in LABELS if name in header), LABELS[0])
+    stated = facts.names() or (known.classes if known else None)
+    if isinstance(facts.classes, int) and len(names) == facts.classes:
+        stated = names
+    schema = replace(schema, classes=names if stated is None else stated)
+    if facts.labels is not None and not schema.labelled:
+        raise BadInput(
+            f"The classes of {path} are not stated; pass classes (--classes normal,ill), since reading them off the labels would "
+            "be a leak."
+        )
+    source = PictureColumn(path, schema, column if schema.labelled else None, facts.fallback)
+    if source.known_size() == 0:
+        raise BadInput(f"{path} holds no rows; check the file.")
+    return Dataset(source, schema, path.name)
+
+
 def _open_table(path: Path, facts: _Facts, known: Schema | None) -> Dataset:
+    images = known is None or known.kind == "images"
+    if images and path.suffix.lower() == ".parquet" and picture_column(path) is not None:
+        return _open_pictures(path, facts, known)
+    facts.refuse_for_rows(path)
     if known is None:
         raise BadInput(
             f"The columns of {path} are not described; write {schema_beside(path).name} beside it "
             "(ranges, "
-            "categories and classes are public facts that must not be read off the rows) or pass "
-            "schema."
+            "categories and classes are public facts that must not be read off the rows; sfumato schema draft begins it) or "
+            "pass schema."
         )
     stated = facts.names()
     if stated is not None and stated != known.classes:
@@ -433,6 +588,7 @@ def _stored(
     inside: tuple[str, ...] | None,
 ) -> Dataset:
     """Images and labels in arrays: the header gives the shape, the classes must be stated."""
+    facts.refuse_for_rows(path)
     try:
         stated_by = facts.range_of(path, known.value_range if known else None)
         if stated_by is None and images.dtype != np.uint8 and images.dtype.kind != "b":
@@ -478,4 +634,5 @@ _OPENED: dict[str, Callable[[Path, _Facts, Schema | None], Dataset]] = {
     ".npy": _open_npy,
     ".csv": _open_table,
     ".parquet": _open_table,
+    ".tar": _open_tar,
 }

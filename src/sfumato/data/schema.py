@@ -11,19 +11,149 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import date, timedelta
 from typing import Any, Literal, get_args
 
 from sfumato.errors import BadInput
 
 ColumnKind = Literal["numerical", "categorical", "ordinal"]
+ColumnType = Literal["real", "integer", "date"]
 SchemaKind = Literal["images", "table"]
 ValueRange = tuple[float, float]
+Fit = Literal["stretch", "pad", "crop"]
 
 # More is a slip of the pen or a file made to exhaust the memory, and is refused before anything is allocated.
 MOST_NUMBERS = 1 << 24  # in one record
+MOST_PIXELS = 1 << 25  # in one picture as it is stored, by its header, before it is unpacked
 MOST_CLASSES = 1 << 16
+EPOCH = date(1970, 1, 1)
 # What stands for an empty cell among numbers in text, and tells no unit. An empty category is none of the categories.
 MISSING = ("", "?", "NA", "N/A", "NaN", "nan", "null", "NULL", "None")
+
+
+# The keys of a schema file and what may stand there, for `from_json` and for editors (`json_schema`).
+_REMARKS = ("comment", "$schema")
+_COMMENT = {"description": "A remark for people; not read."}
+_NAMES = {"type": "array", "items": {"type": "string", "minLength": 1}, "uniqueItems": True}
+COLUMN_KEYS: dict[str, Any] = {
+    "name": {"type": "string", "minLength": 1, "description": "As the file's header spells it."},
+    "kind": {
+        "enum": list(get_args(ColumnKind)),
+        "description": "numerical: numbers or dates in a range; ordinal: categories in their order.",
+    },
+    "type": {
+        "enum": list(get_args(ColumnType)),
+        "default": "real",
+        "description": "Of a numerical column: what its numbers are, and what samples will have.",
+    },
+    "low": {
+        "type": ["number", "string"],
+        "description": "The least value that can occur, from public knowledge; of dates 2019-01-01.",
+    },
+    "high": {
+        "type": ["number", "string"],
+        "description": "The largest value that can occur, from public knowledge.",
+    },
+    "categories": {
+        **_NAMES,
+        "minItems": 1,
+        "description": "Every value that can occur, from a code book and not from the data.",
+    },
+    "missing": {
+        "type": "boolean",
+        "default": False,
+        "description": "Whether a record may leave the column empty.",
+    },
+    "comment": _COMMENT,
+}
+SCHEMA_KEYS: dict[str, Any] = {
+    "kind": {"enum": list(get_args(SchemaKind)), "description": "What the records are."},
+    "shape": {
+        "type": "array",
+        "items": {"type": "integer", "minimum": 1},
+        "description": "Of images: [channels, height, width], with 1 or 3 channels.",
+    },
+    "classes": {**_NAMES, "description": "The values of the label, in the order of their codes."},
+    "columns": {
+        "type": "array",
+        "minItems": 1,
+        "items": {"$ref": "#/$defs/column"},
+        "description": "Of a table: its features; other columns of the file are ignored.",
+    },
+    "label": {"type": "string", "description": "Of a table: the column that holds the class."},
+    "value_range": {
+        "type": "array",
+        "items": {"type": "number"},
+        "minItems": 2,
+        "maxItems": 2,
+        "description": "Of images: the stored numbers that stand for black and white, if no bytes.",
+    },
+    "fit": {
+        "enum": list(get_args(Fit)),
+        "default": "stretch",
+        "description": "How pictures of other sizes become that of `shape`.",
+    },
+    "comment": _COMMENT,
+    "$schema": {"type": "string", "description": "Where editors find this description."},
+}
+
+
+def json_schema() -> dict[str, Any]:
+    """What a schema file may hold, as a JSON Schema (draft 2020-12) for editors and other programs.
+
+    It says of each key what `from_json` says; what binds several keys together, such as low < high, is for the latter.
+    """
+    numerical = {"properties": {"kind": {"const": "numerical"}}}
+    column = {
+        "type": "object",
+        "properties": COLUMN_KEYS,
+        "required": ["name", "kind"],
+        "additionalProperties": False,
+        "if": numerical,
+        "then": {"required": ["low", "high"], "not": {"required": ["categories"]}},
+        "else": {
+            "required": ["categories"],
+            "not": {"anyOf": [{"required": [key]} for key in ("low", "high", "type")]},
+        },
+    }
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "The public facts of a data set, for sfumato",
+        "description": "From public knowledge only: a range or a list read off private rows would be a leak.",
+        "type": "object",
+        "properties": SCHEMA_KEYS,
+        "required": ["kind"],
+        "additionalProperties": False,
+        "if": {"properties": {"kind": {"const": "table"}}},
+        "then": {
+            "required": ["columns"],
+            "dependentRequired": {"label": ["classes"], "classes": ["label"]},
+            "not": {"anyOf": [{"required": [key]} for key in ("value_range", "fit")]},
+        },
+        "else": {
+            "required": ["shape"],
+            "properties": {"shape": {"minItems": 3, "maxItems": 3}},
+            "not": {"anyOf": [{"required": [key]} for key in ("columns", "label")]},
+        },
+        "$defs": {"column": column},
+    }
+
+
+def mistakes(facts: Any) -> list[str]:
+    """Every sentence that is to be said of a schema file, column by column; none of a sound one."""
+    found = []
+    columns = facts.get("columns") if isinstance(facts, Mapping) else None
+    for place, column in enumerate(columns if isinstance(columns, list) else [], 1):
+        try:
+            Column.from_json(column)
+        except BadInput as error:
+            found.append(f"Column {place}: {error}")
+    if not found:
+        try:
+            Schema.from_json(facts)
+        except BadInput as error:
+            found.append(str(error))
+    return found
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +162,8 @@ class Column:
 
     `numerical` needs a public range `low` < `high`; `categorical` and `ordinal` need their
     `categories` (for `ordinal` in their order). `missing` says whether a record may leave the
-    column empty.
+    column empty. The numbers of a column are `real`, or of type `integer` or `date`, and samples are
+    of that type too; a date is the number of days since 1970-01-01, and its range may be written as text.
     """
 
     name: str
@@ -41,6 +172,7 @@ class Column:
     high: float | None = None
     categories: tuple[str, ...] = ()
     missing: bool = False
+    type: ColumnType = "real"
 
     def __post_init__(self) -> None:
         _check_name(self.name, "A column's name")
@@ -53,14 +185,20 @@ class Column:
             raise BadInput(
                 f"`missing` of column {self.name!r} is neither true nor false; write one of them."
             )
+        if self.type not in get_args(ColumnType):
+            raise BadInput(
+                f"Column {self.name!r} has type {self.type!r}; use real, integer or date."
+            )
         if self.kind == "numerical":
             if self.categories:
                 raise BadInput(
                     f"Numerical column {self.name!r} lists categories; remove them or make it "
                     "categorical."
                 )
-            low = _finite(self.low, f"`low` of column {self.name!r}")
-            high = _finite(self.high, f"`high` of column {self.name!r}")
+            low, high = (
+                self._end(end, f"`{side}` of column {self.name!r}")
+                for side, end in (("low", self.low), ("high", self.high))
+            )
             if not low < high:
                 raise BadInput(
                     f"Column {self.name!r} has low {low:g} and high {high:g}; low must be less "
@@ -74,6 +212,10 @@ class Column:
                     f"Column {self.name!r} is {self.kind} and has `low` or `high`; only numerical "
                     "ones do."
                 )
+            if self.type != "real":
+                raise BadInput(
+                    f"Column {self.name!r} is {self.kind} and has a `type`; only numerical ones do."
+                )
             what = f"The categories of column {self.name!r}"
             object.__setattr__(self, "categories", _names(self.categories, what))
             if not self.categories:
@@ -82,10 +224,25 @@ class Column:
                     "it can take."
                 )
 
+    def _end(self, end: Any, what: str) -> float:
+        """An end of the range as a finite number; of integers a whole one, of dates the day."""
+        if self.type == "date" and isinstance(end, str):
+            try:
+                return float((date.fromisoformat(end) - EPOCH).days)
+            except ValueError:
+                raise BadInput(f"{what} is no date; write it as 2024-12-31.") from None
+        number = _finite(end, what)
+        if self.type != "real" and number != math.floor(number):
+            raise BadInput(f"{what} is no whole number; write one, as the column's type says.")
+        return number
+
     def to_json(self) -> dict[str, Any]:
         facts: dict[str, Any] = {"name": self.name, "kind": self.kind}
         if self.kind == "numerical":
-            facts |= {"low": self.low, "high": self.high}
+            ends = {"low": self.low, "high": self.high}
+            if self.type == "date":
+                ends = {side: _day(end) for side, end in ends.items()}
+            facts |= ends | ({} if self.type == "real" else {"type": self.type})
         else:
             facts["categories"] = list(self.categories)
         if self.missing:
@@ -94,8 +251,7 @@ class Column:
 
     @classmethod
     def from_json(cls, facts: Any) -> Column:
-        known = ("name", "kind", "low", "high", "categories", "missing")
-        facts = _object(facts, known, "A column of the schema")
+        facts = _object(facts, COLUMN_KEYS, "A column of the schema")
         for key in ("name", "kind"):
             if key not in facts:
                 raise BadInput(f"A column of the schema has no {key!r}; add it.")
@@ -111,7 +267,9 @@ class Schema:
     `()` means unlabelled. In a table, `columns` are the features and `label` is the name of the
     column that holds the class. `value_range` says which stored numbers of an image stand for
     black and white, in the units of its file; None leaves that to the stored type, which settles
-    it for bytes (0 … 255), and means 0 … 1 for floating point rows of a Batch.
+    it for bytes (0 … 255), and means 0 … 1 for floating point rows of a Batch. `fit` says how a
+    picture of another size is brought to `shape`: stretched, padded with black bars, or cropped to its middle; like `records` it
+    is no fact of the rows' form, so it is written down and not compared.
     `records` is how many records there are, where somebody who may tell has said so (a fit, of a
     relation that makes the number public); it is a fact of one part of the data and not of their
     form, so it is neither compared nor written down.
@@ -126,6 +284,7 @@ class Schema:
     columns: tuple[Column, ...] = ()
     label: str | None = None
     value_range: ValueRange | None = None
+    fit: Fit = field(default="stretch", compare=False)
     records: int | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -136,6 +295,8 @@ class Schema:
         object.__setattr__(self, "columns", tuple(self.columns))
         if self.value_range is not None:
             object.__setattr__(self, "value_range", checked_range(self.value_range))
+        if self.fit not in get_args(Fit):
+            raise BadInput(f"`fit` is {self.fit!r}; use stretch, pad or crop.")
         if self.kind == "images":
             self._check_images()
         else:
@@ -161,6 +322,10 @@ class Schema:
         if self.value_range is not None:
             raise BadInput(
                 "A table's schema has `value_range`; give each column its `low` and `high` instead."
+            )
+        if self.fit != "stretch":
+            raise BadInput(
+                "A table's schema has `fit`, which is how pictures are resized; remove it."
             )
         if not self.columns or not all(isinstance(c, Column) for c in self.columns):
             raise BadInput("A table's schema needs at least one column; list its feature columns.")
@@ -213,12 +378,13 @@ class Schema:
                 facts["label"] = self.label
         if self.value_range is not None:
             facts["value_range"] = list(self.value_range)
+        if self.fit != "stretch":
+            facts["fit"] = self.fit
         return facts
 
     @classmethod
     def from_json(cls, facts: Any) -> Schema:
-        known = ("kind", "shape", "classes", "columns", "label", "value_range")
-        facts = dict(_object(facts, known, "The schema"))
+        facts = _object(facts, SCHEMA_KEYS, "The schema")
         if "kind" not in facts:
             raise BadInput('The schema has no "kind"; add "kind": "images" or "kind": "table".')
         columns = facts.get("columns", ())
@@ -284,6 +450,13 @@ def _check_name(name: Any, what: str) -> None:
         )
 
 
+def _day(number: float | None) -> Any:
+    try:
+        return str(EPOCH + timedelta(days=number or 0.0))
+    except OverflowError:  # a day that no calendar has; the number says it too
+        return number
+
+
 def _finite(value: Any, what: str) -> float:
     try:
         number = math.nan if isinstance(value, (bool, str)) else float(value)
@@ -302,10 +475,11 @@ def _whole_numbers(shape: Any) -> tuple[int, ...]:
     return tuple(shape)
 
 
-def _object(facts: Any, known: tuple[str, ...], what: str) -> Mapping[str, Any]:
+def _object(facts: Any, known: Mapping[str, Any], what: str) -> dict[str, Any]:
+    """What is known of a JSON object; a comment is for people, `$schema` for their editors."""
     if not isinstance(facts, Mapping):
         raise BadInput(f"{what} is not a JSON object; write it between braces.")
     unknown = sorted(str(key) for key in facts if key not in known)
     if unknown:
         raise BadInput(f"{what} has unknown keys {unknown}; the known ones are {', '.join(known)}.")
-    return facts
+    return {key: value for key, value in facts.items() if key not in _REMARKS}

@@ -147,7 +147,7 @@ class JoinedSource(StreamSource):
         return self._ends()[-1]
 
     def blocks(self, size: int) -> Iterator[Rows]:
-        return _of_size(size, (rows for source in self.sources for rows in source.blocks(size)))
+        return of_size(size, (rows for source in self.sources for rows in source.blocks(size)))
 
     def take(self, indices: Array) -> Rows:
         if not self.random_access:
@@ -185,7 +185,7 @@ class JoinedSource(StreamSource):
         return self._starts
 
 
-def _of_size(size: int, blocks: Iterator[Rows]) -> Iterator[Rows]:
+def of_size(size: int, blocks: Iterator[Rows]) -> Iterator[Rows]:
     """The same rows in blocks of exactly `size`, but for the last."""
     held: list[Rows] = []
     count = 0

@@ -18,7 +18,7 @@ import functools
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from datetime import date
+from datetime import date, datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -64,12 +64,14 @@ def encode_columns(columns: Mapping[str, Any], schema: Schema) -> Rows:
     if absent:
         raise BadInput(f"The table lacks the columns {absent}; add them or correct the schema.")
     arrays = {}
-    numerical = {column.name for column in schema.columns if column.kind == "numerical"}
+    numerical = {
+        c.name: _date if c.type == "date" else _number for c in schema.columns if c.low is not None
+    }
     categories = {column.name: column.categories for column in schema.columns}
     for name in column_names(schema):
         try:
             if name in numerical:
-                arrays[name] = _arrow(columns[name], _number)
+                arrays[name] = _arrow(columns[name], numerical[name])
             else:
                 lookup = _lookup(categories.get(name, schema.classes))
                 arrays[name] = _arrow(columns[name], lookup.name)
@@ -87,14 +89,14 @@ def encode_columns(columns: Mapping[str, Any], schema: Schema) -> Rows:
     return _encode(arrays, schema)
 
 
-def _arrow(values: Any, convert: Callable[[Any], float | str | None]) -> pa.Array:
+def _arrow(values: Any, convert: Callable[[Any], float | str | date | None]) -> pa.Array:
     """A column as an Arrow array; one of Python objects is converted cell by cell, so that no cell decides its type."""
     if isinstance(values, pa.Array):
         return values
     if hasattr(values, "dtype") and values.dtype != object:
         array = pa.array(values, from_pandas=True)
         return array.combine_chunks() if isinstance(array, pa.ChunkedArray) else array
-    kind = pa.float64() if convert is _number else pa.string()
+    kind = pa.float64() if convert is _number else pa.date32() if convert is _date else pa.string()
     return pa.array([None if _absent(value) else convert(value) for value in values], kind)
 
 
@@ -110,6 +112,12 @@ def _number(value: Any) -> float:
     ):
         return float(value)
     raise TypeError("no number")
+
+
+def _date(value: Any) -> date:
+    if isinstance(value, datetime):
+        return value.date()
+    return value if isinstance(value, date) else date.fromisoformat(value)
 
 
 def _refuse_unknown(
@@ -150,6 +158,8 @@ def _numbers(array: pa.Array, column: Column) -> Array:
     kind = array.type
     if plain.is_null(kind):
         return np.full(len(array), np.nan, np.float32)
+    if column.type == "date":
+        return _days(array, column)
     if not (plain.is_integer(kind) or plain.is_floating(kind) or plain.is_decimal(kind)):
         raise BadInput(
             f"Column {column.name!r} is numerical in the schema and {kind} in the data; convert "
@@ -158,6 +168,22 @@ def _numbers(array: pa.Array, column: Column) -> Array:
     numbers = array.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
     with np.errstate(over="ignore"):
         return np.asarray(numbers, np.float32)
+
+
+def _days(array: pa.Array, column: Column) -> Array:
+    """Dates, moments, or text like 2024-12-31, as the number of the day."""
+    plain, kind = pa.types, array.type
+    if not (plain.is_date(kind) or plain.is_timestamp(kind) or plain.is_string(kind)):
+        raise BadInput(
+            f"Column {column.name!r} holds dates by the schema and {kind} in the data; convert one of them."
+        )
+    try:
+        days = array.cast(pa.date32(), safe=False).cast(pa.int32()).cast(pa.float64())
+    except pa.ArrowException:
+        raise BadInput(
+            f"Column {column.name!r} holds something else than dates like 2024-12-31; convert it."
+        ) from None
+    return np.asarray(days.to_numpy(zero_copy_only=False), np.float32)
 
 
 def _codes(array: pa.Array, name: str, categories: tuple[str, ...]) -> pa.Array:
@@ -244,6 +270,12 @@ def _lookup(categories: tuple[str, ...]) -> _Lookup:
     return _Lookup(categories)
 
 
+def class_code(cell: Any, classes: tuple[str, ...]) -> int:
+    """The code of the class that a cell names, −1 where it names none."""
+    code = _lookup(classes).code(cell)
+    return -1 if code is None else code
+
+
 def _written_out(number: Decimal) -> str:
     """A number in decimal digits without an exponent or needless zeros."""
     text = format(number, "f")
@@ -260,6 +292,19 @@ def _written_out(number: Decimal) -> str:
 # ------------------------------------------------------------------------------- numbers to cells
 
 
+_WRITTEN = {"real": pa.float32(), "integer": pa.int64(), "date": pa.date32()}
+
+
+def whole_numbers(values: Array, schema: Schema) -> Array:
+    """The rows with columns of integers and dates rounded to such, inside their range; missing ones stay missing."""
+    rounded = values
+    for index, column in enumerate(schema.columns):
+        if column.type != "real":
+            rounded = values.copy() if rounded is values else rounded
+            rounded[:, index] = np.rint(values[:, index])
+    return rounded
+
+
 def arrow_schema(schema: Schema, pixel: Any) -> pa.Schema:
     """The columns of a written file; pixels keep their type, categories and classes are text."""
     if schema.kind == "images":
@@ -267,7 +312,7 @@ def arrow_schema(schema: Schema, pixel: Any) -> pa.Schema:
         fields = [(name, kind) for name in pixel_names(schema)]
     else:
         fields = [
-            (c.name, pa.float32() if c.kind == "numerical" else pa.string()) for c in schema.columns
+            (c.name, _WRITTEN[c.type] if c.low is not None else pa.string()) for c in schema.columns
         ]
     if schema.labelled:
         fields.append((schema.label or LABEL, pa.string()))
@@ -283,12 +328,22 @@ def decode_rows(values: Array, labels: Array | None, schema: Schema, layout: pa.
         if schema.kind == "table" and schema.columns[index].categories:
             columns.append(_names(column, schema.columns[index].categories))
         elif schema.kind == "table":
-            columns.append(pa.array(column, pa.float32(), from_pandas=True))
+            columns.append(_written(column, schema.columns[index]))
         else:
             columns.append(pa.array(np.ascontiguousarray(column)))
     if labels is not None:
         columns.append(_names(np.where(labels < 0, np.nan, labels), schema.classes))
     return pa.record_batch(columns, schema=layout)
+
+
+def _written(numbers: Array, column: Column) -> pa.Array:
+    if column.type == "real":
+        return pa.array(numbers, pa.float32(), from_pandas=True)
+    absent = np.isnan(numbers)
+    whole = np.rint(np.where(absent, 0, numbers)).astype(np.int64)
+    if column.type == "integer":
+        return pa.array(whole, pa.int64(), mask=absent)
+    return pa.array(whole.astype(np.int32), pa.int32(), mask=absent).cast(pa.date32())
 
 
 def _names(codes: Array, names: Sequence[str]) -> pa.Array:
@@ -350,7 +405,7 @@ class TableFile(StreamSource):
     def cells(self, name: str) -> Iterator[Any]:
         """One column, whether the schema has it or not: text in a .csv, else as it is stored."""
         for piece in self._pieces(PARQUET_ROWS, {name: pa.string()}):
-            with _Reading(self.path):
+            with reading(self.path):
                 cells = piece.column(name).to_pylist()
             yield from cells
 
@@ -414,7 +469,7 @@ class TableFile(StreamSource):
     # ------------------------------------------------------------------------------------ parquet
 
     def _parquet_header(self) -> list[str]:
-        with _Reading(self.path), pq.ParquetFile(self.path) as file:
+        with reading(self.path), pq.ParquetFile(self.path) as file:
             self._size = file.metadata.num_rows
             self._layout = file.schema_arrow
             return list(self._layout.names)
@@ -425,7 +480,7 @@ class TableFile(StreamSource):
         # One row group at a time, each through a small buffer: Arrow would read far ahead.
         options = {"buffer_size": 1 << 16, "pre_buffer": False}
         rows = 0
-        with _Reading(self.path), pq.ParquetFile(self.path, **options) as file:
+        with reading(self.path), pq.ParquetFile(self.path, **options) as file:
             for group in range(file.num_row_groups):
                 facts = file.metadata.row_group(group)
                 end = rows + facts.num_rows
@@ -474,10 +529,10 @@ class TableFile(StreamSource):
 
     def _csv_blocks(self) -> Iterator[bytes]:
         """The lines below the header in blocks of whole, well-formed ones."""
-        size = max(CSV_BYTES, 16 * self.schema.dim)
+        size = max(CSV_BYTES, 16 * len(self._header))
         longest = max(_LINE_BYTES, 64 * len(self._header))
         number = 2
-        with _Reading(self.path), self.path.open("rb") as stream:
+        with reading(self.path), self.path.open("rb") as stream:
             stream.readline()
             rest = b""
             while True:
@@ -521,11 +576,15 @@ class TableFile(StreamSource):
 
     def _needs(self, place: int) -> str:
         name = self._header[place]
-        numerical = {c.name for c in self.schema.columns if c.kind == "numerical"}
+        numerical = {
+            c.name: "dates like 2024-12-31" if c.type == "date" else "numbers"
+            for c in self.schema.columns
+            if c.low is not None
+        }
         if self.schema.kind == "images" and name != LABEL:
             what = "whole numbers from 0 to 255" if self._scale is None else "numbers"
         else:
-            what = "numbers" if name in numerical else "text in UTF-8"
+            what = numerical.get(name, "text in UTF-8")
         return f"{what} in column {name!r}"
 
     def _kinds(self) -> dict[str, Any]:
@@ -534,7 +593,10 @@ class TableFile(StreamSource):
         if schema.kind == "images":
             pixel = pa.uint8() if self._scale is None else pa.float64()
             return kinds | dict.fromkeys(pixel_names(schema), pixel)
-        return kinds | {c.name: pa.float64() for c in schema.columns if c.kind == "numerical"}
+        numbers = {c.name: c.type for c in schema.columns if c.low is not None}
+        return kinds | {
+            name: pa.date32() if kind == "date" else pa.float64() for name, kind in numbers.items()
+        }
 
     def _csv_pieces(
         self, kinds: dict[str, Any], start: int, stop: int | None
@@ -564,7 +626,7 @@ class TableFile(StreamSource):
                 block_size=len(block) + 1,
                 column_names=[str(index) for index in range(len(self._header))],
             )
-            with _Reading(self.path, self._needs):
+            with reading(self.path, self._needs):
                 table = pa_csv.read_csv(
                     pa.BufferReader(block),
                     read_options=read,
@@ -575,6 +637,27 @@ class TableFile(StreamSource):
                     raise BadInput(f"{self.path} cannot be read line by line; check its quotes.")
             yield _inside(table.rename_columns(list(kinds)), rows, start, stop)
             rows += records
+
+
+class PlainTable(TableFile):
+    """A table without a schema, of which single columns are read by `cells`."""
+
+    @property
+    def types(self) -> dict[str, Any]:
+        """The type of each column as a .parquet's header has it; a .csv has none."""
+        return {f.name: f.type for f in self._layout} if self._parquet else {}
+
+    def __init__(self, path: Path) -> None:
+        if path.suffix.lower() not in (".csv", ".parquet"):
+            raise BadInput(f"{path} is no table; give a .csv or .parquet.")
+        self.path = path
+        self._parquet = path.suffix.lower() == ".parquet"
+        self._size = None
+        self._header = self._parquet_header() if self._parquet else self._csv_header()
+        self._lines = _csv_lines(len(self._header))
+
+    def _needs(self, place: int) -> str:
+        return f"text in UTF-8 in column {self._header[place]!r}"
 
 
 def _csv_lines(columns: int | None) -> re.Pattern[bytes]:
@@ -588,7 +671,7 @@ def _csv_lines(columns: int | None) -> re.Pattern[bytes]:
     return re.compile(b"(?:(?:%s(?:,%s)%s)?+\r?\n)*+" % (field, field, more))
 
 
-class _Reading:
+class reading:  # noqa: N801  reads like a word in `with`
     """Turns Arrow's errors, which quote cells, into sentences that do not."""
 
     def __init__(self, path: Path, needs: Callable[[int], str] | None = None) -> None:

@@ -61,7 +61,11 @@ def schema_beside(path: Path) -> Path:
     if path.is_dir():
         return path / "schema.json"
     name = path.name.removesuffix(".gz")
-    stem = Path(name).stem if Path(name).suffix in (".npz", ".npy", ".csv", ".parquet") else name
+    stem = (
+        Path(name).stem
+        if Path(name).suffix in (".npz", ".npy", ".csv", ".parquet", ".tar")
+        else name
+    )
     return path.with_name(f"{stem}.schema.json")
 
 

@@ -34,6 +34,7 @@ from sfumato.data import Dataset, Schema, as_dataset
 from sfumato.data.inspection import refuse_implausible
 from sfumato.data.pictures import sample_grid
 from sfumato.data.sources import Array, Rows, Source
+from sfumato.data.tables import whole_numbers
 from sfumato.data.units import RECORDS, Unit
 from sfumato.engines import Engine, engine_of
 from sfumato.errors import BadInput, CorruptArtifact, PlanMismatch, RunConflict, SfumatoError
@@ -694,6 +695,8 @@ class Method(Learnt, Estimator, Configured, ABC):
             for some in labels.split(self.AT_ONCE):
                 records = self._sample(some, random)
                 made.append(as_bytes(records) if self.schema_.kind == "images" else records)
+        if self.schema_.kind == "table":
+            made = [torch.from_numpy(whole_numbers(part.numpy(), self.schema_)) for part in made]
         return torch.cat(made), labels if self.schema_.labelled else None
 
     def _labelled(

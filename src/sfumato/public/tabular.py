@@ -112,7 +112,7 @@ class TableCodec(PlainCodec):
                 if column.kind == "numerical":
                     assert column.low is not None and column.high is not None
                     low, high = column.low, column.high
-                wide = column.kind == "numerical" and squash is not None
+                wide = column.kind == "numerical" and column.type != "date" and squash is not None
                 squashed = wide and max(abs(low), abs(high)) > (squash or 0.0)
                 self.parts.append(len(self._ranges))
                 self._ranges.append((index, low, high, squashed))

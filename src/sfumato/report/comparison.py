@@ -48,7 +48,7 @@ DEFAULTS = {
     "keep": 1.0,
     "preset": "quick",
 }
-FACTS = ("image_size", "channels", "classes", "bits", "value_range")
+FACTS = ("image_size", "channels", "classes", "bits", "value_range", "labels", "fit")
 _KEYS = ("data", "train", "test", "epsilons", "delta", "neighbours", "seeds", "samples", "keep")
 _ENTRY = ("name", "label", "public", "settings")
 

@@ -6,9 +6,12 @@ The damage is deterministic: the same seed gives the same bytes.
 from __future__ import annotations
 
 import gzip
+import importlib.util
 import io
 import json
 import random
+import struct
+import tarfile
 import warnings
 from collections import Counter
 from collections.abc import Callable
@@ -172,7 +175,13 @@ def sound_files() -> dict[str, bytes]:
         "gray.pgm": _picture(gray, "PPM"),
         "colour.ppm": _picture(colour, "PPM"),
         "schema.json": json.dumps(PIXELS.to_json()).encode(),
+        "sample.tar": _tar({"a.png": _picture(gray, "PNG"), "a.cls": b"1"}),
+        "hub.parquet": _parquet(
+            image=[{"bytes": _picture(gray, "PNG"), "path": "a.png"}] * 3, label=[0, 1, 1]
+        ),
     }
+    if importlib.util.find_spec("pydicom"):
+        files["gray.dcm"] = _dicom(bytes_[0])
     return files
 
 
@@ -199,6 +208,35 @@ def _picture(picture: Image.Image, kind: str, **options: Any) -> bytes:
     return stream.getvalue()
 
 
+def _tar(members: dict[str, bytes]) -> bytes:
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode="w") as archive:
+        for name, content in members.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            archive.addfile(info, io.BytesIO(content))
+    return stream.getvalue()
+
+
+def _dicom(pixels: np.ndarray) -> bytes:
+    """A gray picture of bytes, field by field: group, element, kind, length, value."""
+
+    def field(group: int, element: int, kind: bytes, value: bytes) -> bytes:
+        value += (b"\0" if kind == b"UI" else b" ") * (len(value) % 2)
+        size = struct.pack("<H", len(value)) if kind != b"OB" else struct.pack("<HI", 0, len(value))
+        return struct.pack("<HH", group, element) + kind + size + value
+
+    def short(element: int, value: int) -> bytes:
+        return field(0x28, element, b"US", struct.pack("<H", value))
+
+    meta = field(2, 0x10, b"UI", b"1.2.840.10008.1.2.1")  # plain, little-endian
+    meta = field(2, 0, b"UL", struct.pack("<I", len(meta))) + meta
+    facts = field(0x10, 0x20, b"LO", b"p1") + short(2, 1) + field(0x28, 4, b"CS", b"MONOCHROME2")
+    facts += short(0x10, len(pixels)) + short(0x11, pixels.shape[1])
+    facts += short(0x100, 8) + short(0x101, 8) + short(0x102, 7) + short(0x103, 0)
+    return bytes(128) + b"DICM" + meta + facts + field(0x7FE0, 0x10, b"OB", pixels.tobytes())
+
+
 # -------------------------------------------------------------------------------------------- fuzz
 
 
@@ -211,6 +249,8 @@ def read_whole(folder: Path, name: str, data: bytes) -> int:
         facts = {"schema": TABLE}
     elif name.startswith("pixels."):
         facts = {"schema": PIXELS}
+    elif name in ("sample.tar", "hub.parquet"):
+        facts = {"image_size": 8, "channels": 1, "classes": 2}
     elif path.suffix not in (".npz", ".gz") and "-ubyte" not in name:
         if path.suffix == ".json":
             (folder / "0").mkdir(exist_ok=True)
