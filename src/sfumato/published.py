@@ -156,6 +156,25 @@ _COMPARISON = _record(
 )
 _REPORT = _record(
     *("format", "verdict", "metrics_are", "real_records_shown", "utility", "public", "reproduce"),
+    *("check", "warnings", "no_better"),
+    # What whoever signs states.
+    signature=_record("by", "role", "date", "decision"),
+    fingerprints=_Named(_PLAIN),  # of what is released, never of the data
+    verified=_record("passed", checks=_Each(_record("check", "passed", "told"))),
+    audit=_record(
+        *(
+            "of",
+            "passed",
+            "confidence",
+            "badge",
+            "mechanisms",
+            "ratio",
+            "data",
+            "canaries",
+            "epsilon",
+        ),
+        *("lower", "lower_from_samples"),
+    ),
     config=_CONFIG,
     statement=_STATEMENT,
     metrics=_Each(_METRIC),

@@ -149,7 +149,7 @@ def load_like(
 
 
 def read_schema(file: Path) -> Schema:
-    """The schema in a JSON file."""
+    """The schema in a JSON file; a run's config.json has one too, so that a run can be repeated."""
     check_file(file)
     try:
         facts = json.loads(file.read_text(encoding="utf-8"))
@@ -158,6 +158,8 @@ def read_schema(file: Path) -> Schema:
     except (OSError, ValueError, RecursionError) as error:
         why = error.strerror if isinstance(error, OSError) else type(error).__name__
         raise BadInput(f"{file} cannot be read as JSON ({why}); correct it.") from error
+    if isinstance(facts, dict) and "schema" in facts and "budget" in facts:
+        facts = facts["schema"]
     try:
         return Schema.from_json(facts)
     except BadInput as error:
