@@ -179,7 +179,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
         np.savez(
             folder / f"{name}.npz", images=data.images, labels=data.labels, patient_id=patients
         )
-    words = ["--classes", "a,b,c", "--unit", "patient_id", "--epsilon", 0.1234567891]
+    words = ["--classes", "a,b,c", "--unit", "patient_id", "--epsilon", 20.1234567891]
     words += ["--delta", 0.05, "--set", "features=32", "--set", "steps=10"]
     succeed("fit", "merf", "--data", folder / "train.npz", *words, "--out", folder / "run", "-q")
     judge = ["--real", folder / "test.npz", "-n", 60, "--metrics", "accuracy.logreg", "-q"]
@@ -202,7 +202,7 @@ def test_the_page_begins_with_two_sentences_and_the_terminals_warnings(made):
     header = re.sub(r"<[^>]+>|\s+", " ", page.split("<header>")[1].split("</header>")[0])
     header = re.sub(r" +", " ", header)
     for words in (
-        "(ε = 0.1235, δ = 0.05)-differentially private for one patient of the original data",
+        "(ε = 20.13, δ = 0.05)-differentially private for one patient of the original data",
         "whoever knows all records of every other patient and guesses whether its records were used is right at most",
         "about one patient nothing may be concluded beyond that bound",
         "Warning. δ = 0.05 is not below 1/n = 0.017",

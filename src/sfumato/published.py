@@ -32,6 +32,7 @@ Kind = Literal[
     "cell",
     "comparison",
     "report",
+    "released",
 ]
 
 
@@ -186,6 +187,14 @@ _REPORT = _record(
     ),
     versions=_Named(_PLAIN),
 )
+# What stands on the cards of a release: nothing else of a run gets there.
+_RELEASED = _record(
+    *("file", "records"),  # of the synthetic file
+    config=_CONFIG,
+    statement=_STATEMENT,
+    fingerprints=_Named(_PLAIN),
+    metrics=_Each(_METRIC),
+)
 _KINDS: Mapping[Kind, _Form] = {
     "log": _LOG,
     "card": _CARD,
@@ -197,6 +206,7 @@ _KINDS: Mapping[Kind, _Form] = {
     "cell": _CELL,
     "comparison": _COMPARISON,
     "report": _REPORT,
+    "released": _RELEASED,
 }
 
 

@@ -30,7 +30,7 @@ from sfumato.evaluation import default_metrics
 from sfumato.evaluation.baselines import CEILING, CLASS_MEANS, MAJORITY, held_against, outcome
 from sfumato.evaluation.metrics import badge_of, family_of, title_of
 from sfumato.files import write_json, write_text
-from sfumato.methods import MethodInfo, SavedRun, list_methods, load
+from sfumato.methods import MethodInfo, SavedRun, load
 from sfumato.privacy import DataSetLedger, Neighbours
 from sfumato.privacy.statement import told_epsilon_k
 from sfumato.public.weights import list_networks
@@ -42,6 +42,7 @@ from sfumato.report.signing import (
     audit_sentence,
     audited,
     fingerprints,
+    info_of,
     two_sentences,
     verified,
     warnings_of,
@@ -150,12 +151,8 @@ def _check_real(run: SavedRun, real: Dataset) -> None:
 
 
 def _makes(run: SavedRun) -> str:
-    info = _info(run)
+    info = info_of(run)
     return info.makes if info else "records"
-
-
-def _info(run: SavedRun) -> MethodInfo | None:
-    return next((m for m in list_methods() if m.name == run.config["method"]), None)
 
 
 def _sample_size(schema: Schema) -> int:
@@ -168,7 +165,7 @@ def _content(
 ) -> dict[str, Any]:
     statement, config = run.told_statement, run.config
     epsilon, delta = float(statement["epsilon"]), float(statement["delta"])
-    info = _info(run)
+    info = info_of(run)
     metrics = [_metric(metric, run.metrics) for metric in run.metrics]
     pictured = samples is not None and run.schema.kind == "images"
     rows = sample_rows(samples) if samples is not None and pictured else []

@@ -16,7 +16,7 @@ from typing import Any
 
 from sfumato.errors import BadInput
 from sfumato.files import read_json, sha256_of
-from sfumato.methods import SavedRun
+from sfumato.methods import MethodInfo, SavedRun, list_methods
 from sfumato.methods.run import GENERATOR
 from sfumato.published import BADGE
 from sfumato.report.verify import verify
@@ -52,6 +52,11 @@ class Signature:
         ]
 
 
+def info_of(run: SavedRun) -> MethodInfo | None:
+    """What is known of the run's method; None of one that is not installed here."""
+    return next((m for m in list_methods() if m.name == run.config["method"]), None)
+
+
 def two_sentences(statement: dict[str, Any], unit: str, single: bool, makes: str) -> list[str]:
     """Who is protected and how strongly; what may be concluded."""
     records = makes == "records"
@@ -72,8 +77,8 @@ def two_sentences(statement: dict[str, Any], unit: str, single: bool, makes: str
         f"{what} (ε = {bound(epsilon)}, δ = {power(delta)})-differentially private for {statement['unit']} of the original "
         f"data: whoever knows {others} and guesses whether {used} is right at most {guess(epsilon, delta)} of the time, "
         "where a coin is right 50 %.",
-        f"What holds of the original data at large may be concluded from {'them' if records else 'it'}, as closely as the "
-        f"measurements below bear it out; about one {unit} nothing may be concluded beyond that bound.",
+        f"What holds of the original data at large may be concluded from {'them' if records else 'it'}, as closely as "
+        f"measurements on real data bear it out; about one {unit} nothing may be concluded beyond that bound.",
     ]
 
 
