@@ -218,7 +218,7 @@ def test_a_folder_that_holds_something_else_is_left_alone(tmp_path: Path, words:
 def test_every_error_ends_in_one_sentence(
     monkeypatch: pytest.MonkeyPatch, error: Exception, code: int, words: str
 ) -> None:
-    monkeypatch.setattr(judge_cli, "write_page", lambda *_: raise_(error))
+    monkeypatch.setattr(judge_cli, "write_page", lambda *_, **__: raise_(error))
     line = refused(code, "report", "x")
     assert words in line
     # An exception we did not write may carry a private value, so only its type is shown.
@@ -244,12 +244,12 @@ def test_a_full_disk_is_told_even_if_a_reader_or_writer_took_it_for_something_el
     full = OSError(errno.ENOSPC, "No space left on device", "runs/x")
     for error in (CorruptArtifact("It is damaged; restore it."), RuntimeError("cannot encode")):
         made = wrapped(error, full, explicit)
-        monkeypatch.setattr(judge_cli, "write_page", lambda *_, made=made: raise_(made))
+        monkeypatch.setattr(judge_cli, "write_page", lambda *_, made=made, **__: raise_(made))
         line = refused(7, "report", "x")
         assert "disk is full" in line and "runs/x" in line
     # Whoever caught a lack of memory and spoke of the file that asked for it knew more.
     made = wrapped(BadInput("x.npz claims too much; check it."), MemoryError(), explicit)
-    monkeypatch.setattr(judge_cli, "write_page", lambda *_: raise_(made))
+    monkeypatch.setattr(judge_cli, "write_page", lambda *_, **__: raise_(made))
     assert "claims too much" in refused(2, "report", "x")
 
 
@@ -283,7 +283,7 @@ from sfumato.cli import judge as judge_cli
 from sfumato.cli import main as cli
 from sfumato.files import atomic_path
 
-def page(*_):
+def page(*_, **__):
     with atomic_path(Path(sys.argv[1]) / "page.html") as temporary:
         temporary.write_text("half")
         worker = os.fork() if "fork" in sys.argv else 0
@@ -366,7 +366,7 @@ def test_streams_that_are_full_or_closed_are_no_bug(where: str, code: int, told:
 
 
 def test_debug_shows_the_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(judge_cli, "write_page", lambda *_: raise_(KeyError("inside")))
+    monkeypatch.setattr(judge_cli, "write_page", lambda *_, **__: raise_(KeyError("inside")))
     for words in (["--debug", "report", "x"], ["report", "x", "--debug"]):
         result = run(*words)
         assert isinstance(result.exception, KeyError)

@@ -68,7 +68,7 @@ def raise_(error: Exception) -> None:
     raise error
 
 
-def raise_key_error(*_: object) -> None:
+def raise_key_error(*_: object, **__: object) -> None:
     raise KeyError("x")
 
 

@@ -19,7 +19,7 @@ from sklearn.tree import DecisionTreeClassifier
 from data import SHOP, digits, shop, stripes
 from sfumato.data import Column, Dataset, Schema, gaussians, schema_of
 from sfumato.errors import BadInput
-from sfumato.evaluation import evaluate, list_metrics, preset_metrics, tables, twelve
+from sfumato.evaluation import Fitted, evaluate, list_metrics, preset_metrics, tables, twelve
 from sfumato.evaluation.classifiers import ConvNet, ResNet9
 from sfumato.evaluation.distributions import class_pairs
 from sfumato.evaluation.tables import (
@@ -32,6 +32,7 @@ from sfumato.evaluation.tables import (
     total_variation,
 )
 from sfumato.evaluation.twelve import TWELVE, AdaBoost, Histograms
+from sfumato.privacy import Budget
 from sfumato.progress import Progress, Stage
 
 DRAW = np.random.default_rng
@@ -543,9 +544,11 @@ def test_every_metric_has_an_interval_a_source_and_full_progress(hurried, make):
     progress = Counting()
     real = make(seed=1)
     asked = {"preset": "full", "networks": NETWORKS, "progress": progress}
-    found = evaluate(make(seed=0), real, train=make(seed=2), **asked)
-    expected = [info.name for info in list_metrics() if info.applies(real.schema)]
-    assert [metric.name for metric in found] == expected
+    fitted = Fitted(Budget(epsilon=1, delta=1e-5), 60)
+    found = evaluate(make(seed=0), real, train=make(seed=2), baselines=True, fitted=fitted, **asked)
+    expected = [info for info in list_metrics() if info.applies(real.schema)]
+    expected.sort(key=lambda info: info.beside)  # the baselines come last
+    assert [metric.name for metric in found] == [info.name for info in expected]
     assert progress.done == pytest.approx(progress.total, rel=1e-6)
     for metric in found:
         assert math.isfinite(metric.value)
@@ -553,6 +556,7 @@ def test_every_metric_has_an_interval_a_source_and_full_progress(hurried, make):
         assert real.name in metric.source
         assert ("not covered by ε" in metric.source) != ("synthetic data only" in metric.source)
         reads = ("memor", "curve.eff", "frechet.judge", "marginals-train", "marginals-paper")
+        reads += ("ceiling", "baseline.class-means")
         assert ("TRAINING" in metric.source) == metric.name.startswith(reads)
     json.dumps(found.to_json(), allow_nan=False)
 

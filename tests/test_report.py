@@ -213,7 +213,7 @@ def test_no_number_on_real_data_stands_without_its_badge(run):
     put(run / "metrics.json", {"metrics": facts})
     told = Report(run, beside=[another(run, "second")])
     badge = "computed on real data, not covered by ε"
-    (headline,) = re.findall(r'<p class="headline">(.*?)</p>', told.page)
+    (headline,) = re.findall(r'<p class="finding">(.*?)</p>', told.page)
     assert "73.1 % of real records right" in headline
     assert headline.endswith(f'<span class="badge">{badge}</span>')
     families = re.findall(r'<section class="family">(.*?)</section>', told.page, re.S)
@@ -278,21 +278,23 @@ def test_the_commands_can_be_typed_as_they_stand(run, monkeypatch):
     monkeypatch.chdir(run.parent.parent)
     fit, evaluate, report = Report(Path("runs/first")).facts["reproduce"]
     assert fit.startswith(
-        "sfumato fit merf --data zoo:train --epsilon 1 --delta 1e-05 --neighbours zero-out --seed 3"
+        "sfumato fit merf --data zoo:train --schema runs/first/config.json "
+        "--epsilon 1 --delta 1e-05 --neighbours zero-out --seed 3"
     )
     assert "--set steps=500 --set rate=0.01" in fit
     assert "public" not in fit
-    assert fit.endswith("--out runs/first")
+    assert fit.endswith("--out runs/first-again")
     assert evaluate == (
-        "sfumato evaluate runs/first -n 60000 --seed 4 --real zoo:test --metrics accuracy.cnn"
+        "sfumato evaluate runs/first-again -n 60000 --seed 4 --real zoo:test --metrics accuracy.cnn"
     )
-    assert report == "sfumato report runs/first"
+    assert report == "sfumato report runs/first-again"
 
 
 def test_nothing_is_loaded_and_nothing_runs(told):
     assert not {"script", "link", "iframe"} & set(told.tags)
     assert told.resources
-    assert all(resource.startswith("data:image/png;base64,") for resource in told.resources)
+    # Pictures that are inside, and links to places of the page itself.
+    assert all(r.startswith(("data:image/png;base64,", "#term-")) for r in told.resources)
     assert not re.search(r"https?://|url\(|@import", told.page)
     assert "default-src 'none'" in told.page
 

@@ -32,6 +32,7 @@ Kind = Literal[
     "cell",
     "comparison",
     "report",
+    "released",
 ]
 
 
@@ -156,6 +157,25 @@ _COMPARISON = _record(
 )
 _REPORT = _record(
     *("format", "verdict", "metrics_are", "real_records_shown", "utility", "public", "reproduce"),
+    *("check", "warnings", "no_better"),
+    # What whoever signs states.
+    signature=_record("by", "role", "date", "decision"),
+    fingerprints=_Named(_PLAIN),  # of what is released, never of the data
+    verified=_record("passed", checks=_Each(_record("check", "passed", "told"))),
+    audit=_record(
+        *(
+            "of",
+            "passed",
+            "confidence",
+            "badge",
+            "mechanisms",
+            "ratio",
+            "data",
+            "canaries",
+            "epsilon",
+        ),
+        *("lower", "lower_from_samples"),
+    ),
     config=_CONFIG,
     statement=_STATEMENT,
     metrics=_Each(_METRIC),
@@ -166,6 +186,14 @@ _REPORT = _record(
         *("this_run", "together", "limit", "left", "delta", "neighbours", "unit", "adaptive")
     ),
     versions=_Named(_PLAIN),
+)
+# What stands on the cards of a release: nothing else of a run gets there.
+_RELEASED = _record(
+    *("file", "records"),  # of the synthetic file
+    config=_CONFIG,
+    statement=_STATEMENT,
+    fingerprints=_Named(_PLAIN),
+    metrics=_Each(_METRIC),
 )
 _KINDS: Mapping[Kind, _Form] = {
     "log": _LOG,
@@ -178,6 +206,7 @@ _KINDS: Mapping[Kind, _Form] = {
     "cell": _CELL,
     "comparison": _COMPARISON,
     "report": _REPORT,
+    "released": _RELEASED,
 }
 
 

@@ -70,7 +70,13 @@ _show_real_option = click.option(
 @click.option(
     "--train",
     metavar="NAME|PATH",
-    help="The real records the method was fitted on, for the metrics that look for copies of them.",
+    help="The real records the method was fitted on, for the metrics that look for copies of them and for better baselines.",
+)
+@click.option(
+    "--baselines/--no-baselines",
+    default=True,
+    help="What accuracies are held against: the commonest class, noisy class means at the same ε, and the same classifiers "
+    "trained on real records.",
 )
 @_show_real_option
 @seed_option
@@ -84,6 +90,7 @@ def evaluate(
     preset: str | None,
     metrics: str | None,
     train: str | None,
+    baselines: bool,
     show_real: str | None,
     seed: int,
     engine: str | None,
@@ -97,16 +104,22 @@ def evaluate(
     metrics.json, where `sfumato report` finds them; with --show-real the report is written at once.
     docs/evaluation.md lists the metrics.
 
+    Beside accuracies stand baselines. They learn from the training records if --train gives them, else from one half of
+    --real and are scored on the other. Noisy class means are only played: no budget is spent on them.
+
     \b
     Example:
       sfumato evaluate runs/first --real fashion-mnist:test
       sfumato evaluate runs/first --real fashion-mnist:test --metrics accuracy.cnn,fid
       sfumato evaluate synthetic.npz --real fashion-mnist:test --classes 10 --json
     """
+    from sfumato.evaluation.baselines import outcome
+
     wanted = {
         "preset": preset,
         "metrics": [m.strip() for m in metrics.split(",") if m.strip()] if metrics else None,
         "engine": engine,
+        "baselines": baselines,
     }
     run = Path(target) if is_run(Path(target)) else None
     if show_real is not None and run is None:
@@ -133,6 +146,8 @@ def evaluate(
             for metric in result["metrics"]
         ],
     )
+    if verdict := outcome(result["metrics"]):
+        click.echo(f"The best accuracy: {verdict}")
     click.echo(
         f"{result['metrics_are'].capitalize()}, unless it says “synthetic data only”. Measuring costs no budget."
     )
@@ -155,35 +170,87 @@ def evaluate(
 @ledger_option(
     "The data set's ledger that the run stands in: what all runs on the data cost together."
 )
+@click.option(
+    "--audit",
+    metavar="FILE",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="What `sfumato audit run RUN --data … --json` (or audit mechanism) printed; of a method on its data it is NOT covered "
+    "by ε, and the page says so.",
+)
+@click.option(
+    "--release",
+    "releases",
+    multiple=True,
+    metavar="PATH",
+    type=click.Path(path_type=Path),
+    help="A file or folder made by `sample` that is to be given away: the page names it by its SHA-256; repeat for more.",
+)
+@click.option("--by", default="", metavar="NAME", help="Who signs.")
+@click.option("--role", default="", metavar="TEXT", help="In what role.")
+@click.option("--date", default="", metavar="TEXT", help="When; the page tells no time by itself.")
+@click.option("--decision", default="", metavar="TEXT", help="What was decided about the release.")
+@click.option(
+    "--pdf",
+    is_flag=True,
+    help="Also RUN/report.pdf, printed by Chromium, Chrome or Edge if one is installed.",
+)
 @output_options
 def report(
     run: Path,
     beside: tuple[Path, ...],
     show_real: str | None,
     ledger_folder: Path | None,
+    audit: Path | None,
+    releases: tuple[Path, ...],
+    by: str,
+    role: str,
+    date: str,
+    decision: str,
+    pdf: bool,
     quiet: bool,
     as_json: bool,
 ) -> None:
     """Write RUN/report.html (one page that needs no network), report.md and report.json.
+
+    The page begins with what somebody who signs must know: who is protected and how strongly, what may be concluded, the
+    warnings, what `sfumato verify` finds, and the fingerprint of what is released. What --by, --role, --date and --decision
+    leave open is there to fill in by hand.
 
     \b
     Example:
       sfumato report runs/first
       sfumato report runs/first --with runs/second --with runs/comparison
       sfumato report runs/first --show-real fashion-mnist:test
-      sfumato report runs/first --ledger ledgers/photos
+      sfumato report runs/first --ledger ledgers/photos --audit audit.json
+      sfumato report runs/first --release synthetic.npz --by "A. Steward" --role "data steward" --decision release --pdf
     """
-    page = write_page(run, show_real, progress_for(quiet), beside, ledger_folder)
+    from sfumato.report.pdf import write_pdf
+    from sfumato.report.signing import Signature
+
+    page = write_page(
+        run,
+        show_real,
+        progress_for(quiet),
+        beside,
+        ledger_folder,
+        audit=audit,
+        releases=releases,
+        signature=Signature(by=by, role=role, date=date, decision=decision),
+    )
+    printed = write_pdf(page) if pdf else None
     if as_json:
         print_json(
             {
                 "html": str(page),
                 "md": str(page.with_suffix(".md")),
                 "json": str(page.with_suffix(".json")),
+                **({} if printed is None else {"pdf": str(printed)}),
             }
         )
     else:
         click.echo(page)
+        if printed is not None:
+            click.echo(printed)
 
 
 def judge(
@@ -197,11 +264,11 @@ def judge(
     wanted: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """The content of metrics.json for a run, which keeps it, or for a data path."""
-    from sfumato.evaluation import evaluate
+    from sfumato.evaluation import Fitted, evaluate
     from sfumato.methods import SavedRun, load
 
     run = Path(target) if is_run(Path(target)) else None
-    size, told = None, False
+    size, told, fitted = None, False, None
     if run is None:
         real = load_stated(real_spec, progress, facts, None)
         synthetic = load_stated(target, progress, facts, real.schema)
@@ -210,6 +277,7 @@ def judge(
         with SavedRun(run) as saved:
             size = saved.config["data"]["size"]  # none under add-remove, where it is private
             told = size is not None and saved.unit.single  # else it is that of units
+            fitted = Fitted(saved.budget, size)
         n = n or size or DEFAULT_SAMPLE
         with progress.stage(f"Sampling {n:,} records", n) as stage:
             synthetic = synthesizer.sample(n, seed=seed)
@@ -223,9 +291,10 @@ def judge(
         real,
         train=train,
         size_is_public=told,
+        fitted=fitted,
         seed=seed,
         progress=progress,
-        **(wanted or {}),
+        **{"baselines": True, **(wanted or {})},
     ).to_json()
     if run is not None:
         published.check("metrics", result)
@@ -239,6 +308,7 @@ def write_page(
     progress: Progress | None = None,
     beside: Sequence[Path] = (),
     ledger: Path | None = None,
+    **signed: Any,
 ) -> Path:
     from sfumato.methods import SavedRun
     from sfumato.public.loading import load_public
@@ -248,7 +318,7 @@ def write_page(
         real = None if show_real is None else load_public(show_real, saved.schema, progress)
     for other in filter(is_run, beside):
         SavedRun(other).close()
-    page = write_report(run, real=real, beside=beside, ledger=ledger)
+    page = write_report(run, real=real, beside=beside, ledger=ledger, **signed)
     if real is not None:
         say(
             f"Warning: {page} now shows real records of {real.name}; whoever gets the page gets them, and ε does not "

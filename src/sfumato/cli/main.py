@@ -40,6 +40,7 @@ COMMANDS = (
     "explain:explain",
     "judge:evaluate",
     "judge:report",
+    "card:card",
     "run:verify",
     "run:export",
     "ledger:ledger",

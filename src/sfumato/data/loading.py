@@ -198,8 +198,10 @@ def load_like(
 
 
 def read_schema(file: Path) -> Schema:
-    """The schema in a JSON file."""
+    """The schema in a JSON file; a run's config.json has one too, so that a run can be repeated."""
     facts = read_facts(file)
+    if isinstance(facts, dict) and "schema" in facts and "budget" in facts:
+        facts = facts["schema"]
     try:
         return Schema.from_json(facts)
     except BadInput as error:

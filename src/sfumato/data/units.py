@@ -7,6 +7,8 @@ read once, when the wall asks for it, and no error quotes a name.
 
 from __future__ import annotations
 
+import ast
+import contextlib
 import re
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
@@ -23,6 +25,7 @@ FOLDER = "folder"
 # Of a unit with more records so many are drawn. A unit counts once however many there are, so a large number costs time only.
 PER_UNIT = 64
 MOST_PER_UNIT = 256
+_BY_FOLDER, _BY_PATH = "the innermost folder of each file", "the path of each file, by "
 
 
 @dataclass(frozen=True)
@@ -48,6 +51,17 @@ class Unit:
         if self.name.endswith("s"):
             return self.name
         return f"{self.name[:-1]}ies" if self.name.endswith("y") else f"{self.name}s"
+
+    @property
+    def option(self) -> str | None:
+        """What `--unit` was given; None of single records, and of an array that was passed in Python."""
+        if self.read_from.startswith(_BY_PATH):
+            return self.read_from.removeprefix(_BY_PATH)
+        for what in ("column", "array"):
+            if self.read_from.startswith(f"the {what} "):
+                with contextlib.suppress(SyntaxError, ValueError):
+                    return str(ast.literal_eval(self.read_from.removeprefix(f"the {what} ")))
+        return FOLDER if self.read_from == _BY_FOLDER else None
 
     def to_json(self) -> dict[str, Any]:
         return {"name": self.name, "read_from": self.read_from, "at_most": self.at_most}
@@ -138,7 +152,7 @@ class PathRule:
     def __init__(self, rule: str, *, labelled: bool) -> None:
         self._skipped = 1 if labelled else 0  # the class folder
         self._pattern: re.Pattern[str] | None = None
-        self.name, self.read_from = FOLDER, "the innermost folder of each file"
+        self.name, self.read_from = FOLDER, _BY_FOLDER
         if rule == FOLDER:
             return
         try:
@@ -152,7 +166,7 @@ class PathRule:
                 f"--unit {rule!r} needs exactly one group in parentheses, which tells the unit; for example 'patient_(\\d+)'."
             )
         self.name = next(iter(self._pattern.groupindex), "unit")
-        self.read_from = f"the path of each file, by {rule}"
+        self.read_from = f"{_BY_PATH}{rule}"
 
     def __call__(self, path: str) -> str:
         """The unit of one file; `path` has / between its parts."""

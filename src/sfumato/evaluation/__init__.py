@@ -3,12 +3,14 @@
 # Each import registers a family, in the order in which metrics are listed.
 # ruff: isort: off
 from sfumato.evaluation import downstream as downstream
+from sfumato.evaluation import baselines as baselines
 from sfumato.evaluation import frechet as frechet
 from sfumato.evaluation import neighbours as neighbours
 from sfumato.evaluation import distributions as distributions
 from sfumato.evaluation import tables as tables
 from sfumato.evaluation.metrics import (
     Evaluation,
+    Fitted,
     Metric,
     MetricInfo,
     default_metrics,
@@ -21,6 +23,7 @@ from sfumato.evaluation.metrics import (
 
 __all__ = [
     "Evaluation",
+    "Fitted",
     "Metric",
     "MetricInfo",
     "default_metrics",

@@ -15,11 +15,12 @@ import warnings
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from copy import copy
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 
 import numpy as np
 import torch
@@ -36,11 +37,14 @@ from sfumato.files import atomic_path, cache_folder
 from sfumato.progress import Progress, Stage
 from sfumato.published import BADGE
 
+if TYPE_CHECKING:
+    from sfumato.privacy import Budget
+
 Array = np.ndarray[Any, Any]
 Step = Callable[[float], None]
 Features = Callable[[torch.Tensor], torch.Tensor]
 Preset = Literal["quick", "paper", "full"]
-Reads = Literal["test", "train", "nothing"]
+Reads = Literal["test", "train", "either", "nothing"]
 Result = TypeVar("Result")
 EVALUATED = ("Metric", "Value", "95 % interval", "From")
 NORMAL_95 = (
@@ -182,8 +186,9 @@ class MetricInfo:
     """A metric as the list of metrics shows it; `measure` does the work.
 
     `title` names it in plain words under the heading of its `family`. `presets` are those that hold it besides "full", which
-    holds every metric that applies. `reads` says which real records it needs: the held-out ones, the TRAINING set as well, or
-    none. `where` narrows `kinds` by other public facts.
+    holds every metric that applies. `reads` says which real records it needs: the held-out ones, the TRAINING set as well
+    (or, if there is none, the held-out ones alone: "either"), or none. `where` narrows `kinds` by other public facts. What
+    comes `beside` another metric, to hold it against, is in no preset.
     """
 
     name: str
@@ -195,9 +200,18 @@ class MetricInfo:
     where: Callable[[Schema], bool] = lambda schema: True
     title: str = ""
     family: Family = _OTHER
+    beside: bool = False
 
     def applies(self, schema: Schema) -> bool:
         return schema.kind in self.kinds and self.where(schema)
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """What the synthetic records were made under: the budget, and how many units were fitted where that is public."""
+
+    budget: Budget
+    size: int | None = None
 
 
 class Comparison:
@@ -220,6 +234,7 @@ class Comparison:
         train: Dataset | None = None,
         networks: Mapping[str, Features] | None = None,
         size_is_public: bool = False,
+        fitted: Fitted | None = None,
         progress: Progress | None = None,
         threads: int = 1,
     ) -> None:
@@ -227,6 +242,7 @@ class Comparison:
         if train is not None:
             _check_comparable(train.schema, real.schema, "training")
         self.schema = real.schema
+        self.fitted = fitted
         self._synthetic = synthetic
         self._real = real
         self._train = train
@@ -270,6 +286,27 @@ class Comparison:
             labels = torch.tensor([self.schema.classes.index(name) for name in names])[labels]
         return rows, labels
 
+    def real_alone(self, seed: int) -> Comparison:
+        """Real records in the place of the synthetic ones, to learn from: the training records if they are at hand.
+
+        Without them one half of the held-out records is learnt from, and only the other half is left to score by.
+        """
+
+        def make() -> Comparison:
+            other = copy(self)
+            other._locks, other._known = {}, {}
+            if self.has_train:
+                other.synthetic = self.train
+                return other
+            rows, labels = self.real
+            order = torch.from_numpy(np.random.default_rng(seed).permutation(len(rows)))
+            half = len(rows) // 2
+            for role, index in (("synthetic", order[: max(1, half)]), ("real", order[half:])):
+                setattr(other, role, (rows[index], None if labels is None else labels[index]))
+            return other
+
+        return self.once(("real alone", seed), make)
+
     def read(self) -> None:
         """Read the sets now; what is wrong with them shows before any work is done."""
         _ = self.synthetic, self.real
@@ -280,7 +317,7 @@ class Comparison:
         if reads == "nothing":
             return f"synthetic data only; no record of {self._real.name} was read"
         records = f"real data {self._described('real', self._real)}"
-        if reads == "train" and self._train is not None:
+        if reads in ("train", "either") and self._train is not None:
             records += f" and the REAL TRAINING data {self._described('train', self._train)}"
         return f"{records}; not covered by ε"
 
@@ -417,10 +454,11 @@ def register(
     presets: Sequence[Preset] | Callable[[Schema], Sequence[Preset]] = (),
     reads: Reads = "test",
     where: Callable[[Schema], bool] = lambda schema: True,
+    beside: bool = False,
 ) -> Callable[[Measure], Measure]:
     """Make a function (comparison, seed, step) → Measurement known by `name`; `step` takes shares of 1 as work is done.
 
-    `title` and `family` say how a report calls it; without a title it keeps its name.
+    `title` and `family` say how a report calls it; without a title it keeps its name. The rest is as in `MetricInfo`.
     """
 
     def add(measure: Measure) -> Measure:
@@ -428,7 +466,7 @@ def register(
             raise ValueError(f"two metrics are called {name}")
         held = presets if callable(presets) else lambda schema: presets
         _METRICS[name] = MetricInfo(
-            name, summary, kinds, measure, held, reads, where, title or name, family
+            name, summary, kinds, measure, held, reads, where, title or name, family, beside
         )
         return measure
 
@@ -476,6 +514,7 @@ def preset_metrics(preset: str, schema: Schema, *, train: bool = False) -> tuple
         # What the default lacks (labels, say) is told by its metrics, rather than leaving nothing to do.
         if (info.applies(schema) or (preset == "quick" and schema.kind in info.kinds))
         and (preset == "full" or preset in info.presets(schema))
+        and not info.beside
         and (info.reads != "train" or train)
     )
 
@@ -494,6 +533,8 @@ def evaluate(
     train: Dataset | None = None,
     networks: Mapping[str, Features] | None = None,
     size_is_public: bool = False,
+    baselines: bool = False,
+    fitted: Fitted | None = None,
     seed: int = 0,
     engine: Engine | str | None = None,
     progress: Progress | None = None,
@@ -504,8 +545,10 @@ def evaluate(
     `preset` ("quick", "paper", "full") adds those of `preset_metrics`; with neither it is "quick". `train` is the set
     that the synthesizer WAS fitted to, read by the metrics that say so (`reads`). `networks` replaces a pretrained network
     ("fid-inception", "lpips-alexnet") by another function of pixels. `size_is_public` says that the numbers of real records
-    may be written down (never so under add-remove); without it they are told of named sets only. `seed` fixes everything
-    random. With an `engine` ("ray", "ray:ADDRESS") each family of metrics is computed there, with the same numbers.
+    may be written down (never so under add-remove); without it they are told of named sets only. `baselines` adds what each
+    accuracy is to be held against (`baseline.*`, `ceiling.*`), noisy class means only where `fitted` tells the budget of the
+    synthetic records. `seed` fixes everything random. With an `engine` ("ray", "ray:ADDRESS") each family of metrics is computed
+    there, with the same numbers.
     """
     if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**32:
         raise BadInput(f"The seed is {seed!r}; pass a whole number from 0 to 4294967295.")
@@ -513,9 +556,11 @@ def evaluate(
         named = (metrics,) if isinstance(metrics, str) else tuple(metrics or ())
         metrics = (*preset_metrics(preset, real.schema, train=train is not None), *named)
     chosen = _choose(metrics, real.schema, train is not None)
+    if baselines:
+        chosen += _beside(chosen, fitted, train is not None)
     progress = progress or Progress()
     if engine is not None:
-        task = _Task(synthetic, real, train, networks, size_is_public, seed)
+        task = _Task(synthetic, real, train, networks, size_is_public, fitted, seed)
         measured = _measured_on(engine, task, [info.name for info in chosen], progress)
         return Evaluation(metrics=measured, n=len(synthetic), seed=seed)
     threads = torch.get_num_threads()
@@ -525,6 +570,7 @@ def evaluate(
         train=train,
         networks=networks,
         size_is_public=size_is_public,
+        fitted=fitted,
         progress=progress,
         threads=threads,
     )
@@ -590,6 +636,7 @@ class _Task:
     train: Dataset | None
     networks: Mapping[str, Features] | None
     size_is_public: bool
+    fitted: Fitted | None
     seed: int
 
     def __call__(self, names: Sequence[str]) -> tuple[Metric, ...]:
@@ -600,6 +647,7 @@ class _Task:
             train=self.train,
             networks=self.networks,
             size_is_public=self.size_is_public,
+            fitted=self.fitted,
             seed=self.seed,
         ).metrics
 
@@ -700,6 +748,20 @@ def _choose(
     if not chosen:
         raise BadInput(f"No metric was asked for; choose from {', '.join(_METRICS)}.")
     return list(chosen.values())
+
+
+def _beside(
+    chosen: Sequence[MetricInfo], fitted: Fitted | None, has_train: bool
+) -> list[MetricInfo]:
+    """What the accuracies among `chosen` are held against, as far as there is what it needs."""
+    classifiers = [m.name.partition(".")[2] for m in chosen if m.name.startswith("accuracy.")]
+    if not classifiers:
+        return []
+    played = fitted is not None and (has_train or fitted.size is not None)
+    names = ["baseline.majority", *(["baseline.class-means"] if played else [])]
+    names += [f"ceiling.{name}" for name in classifiers]
+    known = {m.name for m in chosen}
+    return [_METRICS[name] for name in names if name not in known]
 
 
 def _refuse_family(name: str, schema: Schema) -> None:

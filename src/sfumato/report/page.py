@@ -13,7 +13,7 @@ import platform
 import re
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -23,17 +23,30 @@ import numpy as np
 from sfumato import published
 from sfumato._version import __version__
 from sfumato.data import Dataset, Schema
+from sfumato.data.catalogue import find_named
 from sfumato.data.units import RECORD
 from sfumato.errors import BadInput
 from sfumato.evaluation import default_metrics
+from sfumato.evaluation.baselines import CEILING, CLASS_MEANS, MAJORITY, held_against, outcome
 from sfumato.evaluation.metrics import badge_of, family_of, title_of
 from sfumato.files import write_json, write_text
-from sfumato.methods import MethodInfo, SavedRun, list_methods, load
+from sfumato.methods import MethodInfo, SavedRun, load
 from sfumato.privacy import DataSetLedger, Neighbours
 from sfumato.privacy.statement import told_epsilon_k
 from sfumato.public.weights import list_networks
 from sfumato.published import BADGE
+from sfumato.report.glossary import GLOSSARY
 from sfumato.report.pictures import Plot, Point, SampleRow, curve, epsilon_plot, sample_rows
+from sfumato.report.signing import (
+    Signature,
+    audit_sentence,
+    audited,
+    fingerprints,
+    info_of,
+    two_sentences,
+    verified,
+    warnings_of,
+)
 from sfumato.report.utility import utility
 from sfumato.report.words import (
     bound,
@@ -74,13 +87,19 @@ def write_report(
     real: Dataset | None = None,
     beside: Sequence[Path | str] = (),
     ledger: Path | str | None = None,
+    audit: Path | str | None = None,
+    releases: Sequence[Path | str] = (),
+    signature: Signature | None = None,
 ) -> Path:
     """Write report.html, report.md and report.json into the run folder; returns the path of the page.
 
     `samples` are synthetic records to show; by default they are drawn from the run's own generator. `beside` are other
     run folders or comparisons, whose accuracy is plotted against ε with this run's. `real` are REAL images, test or
     public ones, to show beside the synthetic: the page then publishes them, which ε does not cover. `ledger` is the folder of
-    the data set's ledger, if the run stands in one: the page then tells what all runs on the data cost together.
+    the data set's ledger, if the run stands in one: the page then tells what all runs on the data cost together. `audit` is
+    what `sfumato audit … --json` printed, in a file; of a method on its data it is not covered by ε, and the page says so.
+    `releases` are files made with the run that are to be given away: the page names them by their SHA-256. `signature` fills in
+    who decides what; without it there are lines to do so by hand.
     """
     with SavedRun(run, unfinished=True) as saved:
         # What is damaged shows before any work is done, and before a line of the page is written.
@@ -101,6 +120,13 @@ def write_report(
             )
         content = _content(saved, samples, real, [Path(path) for path in beside])
         content["ledger"] = _ledger(saved, ledger)
+        content["signature"] = signature or Signature()
+        content["fingerprints"] = fingerprints(saved, [Path(path) for path in releases])
+        content["verified"] = verified(saved)
+        content["audit"] = audited(saved, None if audit is None else Path(audit))
+        content["audit_sentence"] = content["audit"] and audit_sentence(content["audit"])
+        content["drawn"] = drawn
+        content["checks"] = _check_commands(saved, drawn)
         summary = _summary(content, saved, drawn)
     published.check("report", summary)
     page = saved.path / "report.html"
@@ -125,12 +151,8 @@ def _check_real(run: SavedRun, real: Dataset) -> None:
 
 
 def _makes(run: SavedRun) -> str:
-    info = _info(run)
+    info = info_of(run)
     return info.makes if info else "records"
-
-
-def _info(run: SavedRun) -> MethodInfo | None:
-    return next((m for m in list_methods() if m.name == run.config["method"]), None)
 
 
 def _sample_size(schema: Schema) -> int:
@@ -143,8 +165,8 @@ def _content(
 ) -> dict[str, Any]:
     statement, config = run.told_statement, run.config
     epsilon, delta = float(statement["epsilon"]), float(statement["delta"])
-    info = _info(run)
-    metrics = [_metric(metric) for metric in run.metrics]
+    info = info_of(run)
+    metrics = [_metric(metric, run.metrics) for metric in run.metrics]
     pictured = samples is not None and run.schema.kind == "images"
     rows = sample_rows(samples) if samples is not None and pictured else []
     unit = run.unit
@@ -156,8 +178,11 @@ def _content(
         "title": info.title if info else config["method"],
         "paper": info.paper if info else "",
         "alarm": _alarm(statement, info),
-        "headline": _headline(statement, _makes(run)),
+        "sentences": two_sentences(statement, run.unit.name, run.unit.single, _makes(run)),
+        "warnings": warnings_of(run),
         "best": _best(metrics) if statement.get("sound", True) else "",
+        "no_better": outcome(run.metrics),
+        "glossary": GLOSSARY,
         "badge": BADGE,
         "makes": _makes(run),
         "statement": statement,
@@ -226,19 +251,6 @@ def _alarm(statement: dict[str, Any], info: MethodInfo | None) -> str:
     return ""
 
 
-def _headline(statement: dict[str, Any], makes: str) -> str:
-    what = "These synthetic records are" if makes == "records" else f"This {makes} is"
-    if not statement.get("sound", True):
-        return (
-            f"{what} not private: the paper's claim of ε = {bound(statement['claimed']['epsilon'])} does not hold, and what was "
-            f"spent comes to ε = {bound(statement['epsilon'])} (δ = {power(statement['delta'])})."
-        )
-    return (
-        f"{what} (ε = {bound(statement['epsilon'])}, δ = {power(statement['delta'])})-"
-        f"differentially private for {statement['unit']} of the original data."
-    )
-
-
 def _best(metrics: list[dict[str, Any]]) -> str:
     """The headline's second sentence, which is never shown without the badge; empty where no accuracy was measured."""
     scores = [m for m in metrics if m["name"].startswith("accuracy.") and m["percent"]]
@@ -252,7 +264,7 @@ def _best(metrics: list[dict[str, Any]]) -> str:
     )
 
 
-def _metric(metric: dict[str, Any]) -> dict[str, Any]:
+def _metric(metric: dict[str, Any], measured: Sequence[dict[str, Any]] = ()) -> dict[str, Any]:
     name, value = metric["name"], float(metric["value"])
     low, high = metric.get("low"), metric.get("high")
     low, high = value if low is None else float(low), value if high is None else float(high)
@@ -277,13 +289,28 @@ def _metric(metric: dict[str, Any]) -> dict[str, Any]:
         "source": metric["source"],
         "badge": badge_of(metric),
         "note": str(metric.get("note", "")),
+        "beside": _beside(name, measured) if name.startswith("accuracy.") else [],
     }
+
+
+def _beside(name: str, measured: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What an accuracy is held against: the word for it and its place in the glossary, its number, its note."""
+    words = {MAJORITY: ("majority", "commonest class"), CLASS_MEANS: ("means", "noisy class means")}
+    found = []
+    for baseline, metric in held_against(measured, name).items():
+        key, word = words.get(baseline, ("ceiling", "trained on real records"))
+        share = 100 * float(metric["value"])
+        found.append({"term": key, "word": word, "share": share, "value": f"{share:.1f} %"})
+    return found
 
 
 def _families(metrics: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The metrics under their families' headings, with the source that most of a family share."""
     groups: dict[str, list[dict[str, Any]]] = {}
+    held = any(metric["beside"] for metric in metrics)
     for metric in metrics:
+        if held and metric["name"].startswith(("baseline.", CEILING)):
+            continue  # they stand beside the accuracies
         groups.setdefault(family_of(metric["name"]).title, []).append(metric)
     found = []
     for title, members in groups.items():
@@ -296,9 +323,16 @@ def _families(metrics: list[dict[str, Any]]) -> list[dict[str, Any]]:
                 "badge": next((metric["badge"] for metric in members if metric["badge"]), ""),
                 "source": max(sources, key=sources.count),
                 "accuracy": members[0]["name"].startswith("accuracy."),
+                "beside": _note_of_baselines(metrics) if members[0]["beside"] else "",
             }
         )
     return found
+
+
+def _note_of_baselines(metrics: list[dict[str, Any]]) -> str:
+    """Where the baselines come from, once for all of them."""
+    found = (m for m in metrics if m["name"].startswith(("baseline.", CEILING)) and m["note"])
+    return next((f"{m['note']}; from {m['source']}" for m in found), "")
 
 
 def _guess_plot(statement: dict[str, Any]) -> Plot | None:
@@ -394,10 +428,15 @@ def _table(samples: Dataset, most: int = 10) -> dict[str, Any]:
 
 
 def _commands(run: SavedRun) -> list[str]:
+    """With the data: the same once more, in a folder of its own."""
     config, statement = run.config, run.told_statement
     budget = config.get("budget") or statement
     words = ["sfumato", "fit", config["method"], "--data", config["data"]["name"]]
-    words += ["--epsilon", f"{budget['epsilon']:g}", "--delta", f"{budget['delta']:g}"]
+    if not _is_named(config["data"]["name"]):
+        words += ["--schema", f"{_shown_path(run.path)}/config.json"]
+    if run.unit.option is not None:
+        words += ["--unit", run.unit.option, "--per-unit", str(run.unit.at_most)]
+    words += ["--epsilon", _exact(budget["epsilon"]), "--delta", _exact(budget["delta"])]
     words += ["--neighbours", budget["neighbours"]]
     if config.get("public"):
         words += ["--public", str(config["public"])]
@@ -408,15 +447,40 @@ def _commands(run: SavedRun) -> list[str]:
     for key, value in settings.items():
         if value is not None:
             words += ["--set", f"{key}={plain(value)}"]
-    words += ["--out", _shown_path(run.path)]
-    report = shlex.join(["sfumato", "report", _shown_path(run.path)])
-    return [shlex.join(words), _evaluate_command(run), report]
+    again = f"{_shown_path(run.path)}-again"
+    words += ["--out", again]
+    report = shlex.join(["sfumato", "report", again])
+    return [shlex.join(words), _evaluate_command(run, again), report]
 
 
-def _evaluate_command(run: SavedRun) -> str:
+def _check_commands(run: SavedRun, drawn: dict[str, Any]) -> list[str]:
+    """Without the data: the checks again, and the records that the page shows."""
+    path = _shown_path(run.path)
+    found = [["sfumato", "verify", path]]
+    if "seed" in drawn:
+        file = "shown.npz" if run.schema.kind == "images" else "shown.csv"
+        words = ["sfumato", "sample", path, "-n", str(drawn["n"]), "--seed", str(drawn["seed"])]
+        found.append([*words, "--out", file])
+    return [shlex.join(words) for words in found]
+
+
+def _is_named(name: str) -> bool:
+    try:
+        return find_named(name) is not None
+    except BadInput:  # a name with another split
+        return True
+
+
+def _exact(number: float) -> str:
+    """The shortest text that gives the same number."""
+    short = f"{number:g}"
+    return short if float(short) == number else repr(float(number))
+
+
+def _evaluate_command(run: SavedRun, path: str | None = None) -> str:
     name = run.config["data"]["name"]
     real = name.removesuffix(":train") + ":test" if name.endswith(":train") else "REAL"
-    words = ["sfumato", "evaluate", _shown_path(run.path)]
+    words = ["sfumato", "evaluate", path or _shown_path(run.path)]
     if run.metrics:
         found = _REAL.match(run.metrics[0]["source"])
         real = found[1] if found else real
@@ -425,10 +489,12 @@ def _evaluate_command(run: SavedRun) -> str:
             words += [option, str(_drawn(run)[key])]
     words += ["--real", real]
     names = [metric["name"] for metric in run.metrics]
+    if any(name.startswith("accuracy.") for name in names):  # which bring their baselines
+        names = [name for name in names if not name.startswith(("baseline.", CEILING))]
     if names and set(names) != set(default_metrics(run.schema)):
         words += ["--metrics", ",".join(names)]
-        if any("REAL TRAINING data" in m["source"] for m in run.metrics):
-            words += ["--train", name]
+    if any("REAL TRAINING data" in m["source"] for m in run.metrics):
+        words += ["--train", name]
     return shlex.join(words)
 
 
@@ -526,7 +592,13 @@ def _summary(content: dict[str, Any], run: SavedRun, drawn: dict[str, Any]) -> d
     best = f" {content['best']} – {BADGE}." if content["best"] else ""
     return {
         "format": 1,
-        "verdict": content["headline"] + best,
+        "verdict": " ".join(content["sentences"]) + best,
+        "warnings": content["warnings"],
+        "no_better": content["no_better"],
+        "signature": asdict(content["signature"]),
+        "fingerprints": content["fingerprints"],
+        "verified": content["verified"],
+        "audit": content["audit"],
         "config": published.only("config", run.config),
         "statement": published.only("statement", run.told_statement),
         "metrics_are": BADGE,
@@ -543,6 +615,7 @@ def _summary(content: dict[str, Any], run: SavedRun, drawn: dict[str, Any]) -> d
         "public": [list(pair) for pair in content["public"]],
         "class_balance": {share.name: share.count for share in content["balance"]},
         "reproduce": content["commands"],
+        "check": content["checks"],
         "versions": dict(content["versions"]),
     }
 
