@@ -338,8 +338,8 @@ def test_a_comparison_may_name_a_preset() -> None:
     made = parse_config({**given, "methods": methods}).variants
     assert made["merf"].settings["length_scales"] == "105" and made["merf"].settings["steps"] == 5
     assert made["ours"].settings["length_scales"] is None
-    with pytest.raises(BadInput, match="a file for each ε"):
-        parse_config({**given, "methods": {"llm": {"preset": "paper"}}})
+    by_epsilon = parse_config({**given, "methods": {"llm": {"preset": "paper"}}}).variants["llm"]
+    assert (by_epsilon.at(1.0)["epochs"], by_epsilon.at(10.0)["epochs"]) == (20.0, 60.0)
     with pytest.raises(BadInput, match="no preset 'papre'"):
         parse_config({**given, "methods": {"merf": {"preset": "papre"}}})
     with pytest.raises(BadInput, match="preset must be a name"):

@@ -31,6 +31,7 @@ Kind = Literal[
     "result",
     "cell",
     "comparison",
+    "reproduction",
     "report",
 ]
 
@@ -143,7 +144,9 @@ _COMPARISON = _record(
         *("data", "train", "test", "epsilons", "delta", "neighbours", "seeds", "samples", "keep"),
         *("metrics", "preset"),
         facts=_Named(_PLAIN),
-        variants=_Named(_record("method", "public", settings=_Named(_PLAIN))),
+        variants=_Named(
+            _record("method", "public", settings=_Named(_PLAIN), by_epsilon=_Named(_Named(_PLAIN)))
+        ),
     ),
     rows=_Each(
         _record(
@@ -153,6 +156,15 @@ _COMPARISON = _record(
     ),
     cells=_Each(_CELL),
     missing=_Each(_record("name", "epsilon", "seed")),
+)
+_REPRODUCTION = _record(
+    *("sfumato", "name", "title", "quick", "metrics_are", "notes"),
+    rows=_Each(
+        _record(
+            *("data", "metric", "method", "epsilon", "paper", "printed", "spread", "source"),
+            *("mean", "low", "high", "seeds"),
+        )
+    ),
 )
 _REPORT = _record(
     *("format", "verdict", "metrics_are", "real_records_shown", "utility", "public", "reproduce"),
@@ -177,6 +189,7 @@ _KINDS: Mapping[Kind, _Form] = {
     "result": _RESULT,
     "cell": _CELL,
     "comparison": _COMPARISON,
+    "reproduction": _REPRODUCTION,
     "report": _REPORT,
 }
 

@@ -46,6 +46,7 @@ COMMANDS = (
     "audit:audit",
     "compare:compare",
     "compare:published",
+    "reproduce:reproduce",
     "data:data",
     "new_method:new_method",
     "demo:demo",

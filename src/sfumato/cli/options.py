@@ -193,6 +193,18 @@ engine_option = click.option(
     help="Where the work runs: local (the default), ray (a cluster of this machine's cores), or ray:ADDRESS of a cluster that "
     "can read the same paths; the same numbers from each.",
 )
+
+
+def _file_option(flag: str, about: str) -> Callable[[F], F]:
+    return click.option(
+        flag, metavar="FILE", type=click.Path(path_type=Path, dir_okay=False), help=about
+    )
+
+
+export_options = _stack(
+    _file_option("--latex", "Also write the table to FILE as LaTeX (booktabs)."),
+    _file_option("--markdown", "Also write the table to FILE as Markdown."),
+)
 quiet_option = click.option(
     "--quiet", "-q", is_flag=True, help="No progress; only results, warnings, errors."
 )

@@ -58,11 +58,19 @@ _ENTRY = ("name", "label", "public", "settings")
 
 @dataclass(frozen=True, kw_only=True)
 class Variant:
-    """A method with its settings, all of them but the seed, and the public data it gets."""
+    """A method with its settings, all of them but the seed, and the public data it gets.
+
+    `by_epsilon`: what a preset sets otherwise at some ε, under that ε as text.
+    """
 
     method: str
     settings: dict[str, Any]
     public: str | None = None
+    by_epsilon: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    def at(self, epsilon: float) -> dict[str, Any]:
+        """The settings at this ε."""
+        return {**self.settings, **self.by_epsilon.get(f"{epsilon:g}", {})}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -239,32 +247,32 @@ def _variant(name: Any, where: str, table: Any, data: str, epsilons: tuple[float
     try:
         cls = get_method(str(method))
         hint = ""
-        more = _preset_values(cls, preset, data, epsilons, texts) if preset else {}
-        full = cls.from_settings(texts, **more).get_params()
+        full = [_settings_at(cls, texts, preset, data, epsilon) for epsilon in epsilons]
     except BadInput as error:
         raise BadInput(f"[{where}] {error}{hint}") from error
-    full.pop("seed", None)
-    return Variant(method=cls.info.name, settings=full, public=public)
+    others = {
+        f"{epsilon:g}": {key: value for key, value in found.items() if full[0][key] != value}
+        for epsilon, found in zip(epsilons, full, strict=True)
+    }
+    return Variant(
+        method=cls.info.name,
+        settings=full[0],
+        public=public,
+        by_epsilon={epsilon: changed for epsilon, changed in others.items() if changed},
+    )
 
 
-def _preset_values(
-    cls: type[Method],
-    preset: str,
-    data: str,
-    epsilons: tuple[float, ...],
-    given: Mapping[str, str],
+def _settings_at(
+    cls: type[Method], given: Mapping[str, str], preset: str | None, data: str, epsilon: float
 ) -> dict[str, Any]:
-    """What a preset (paper, or paper:adult) sets for this data set, if it is the same for every ε of the comparison."""
-    kind, _, chosen = preset.partition(":")
-    found = [
-        find_preset(cls, kind, data=chosen or data, epsilon=epsilon, given=given).values
-        for epsilon in epsilons
-    ]
-    if any(values != found[0] for values in found):
-        raise BadInput(
-            f"The preset {preset!r} has other settings for another ε; write a file for each ε."
-        )
-    return found[0]
+    """All settings but the seed: those given, over those of the preset (paper, or paper:adult) for this data set and ε."""
+    more: dict[str, Any] = {}
+    if preset:
+        kind, _, chosen = preset.partition(":")
+        more = find_preset(cls, kind, data=chosen or data, epsilon=epsilon, given=given).values
+    full = cls.from_settings(given, **more).get_params()
+    full.pop("seed", None)
+    return full
 
 
 # ------------------------------------------------------------------------- what was found

@@ -23,7 +23,6 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import asdict
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -45,6 +44,7 @@ from sfumato.errors import (
     out_of_resources,
 )
 from sfumato.evaluation import evaluate, list_metrics, preset_metrics
+from sfumato.evaluation.classified import CLASSIFIER, judge_classifier
 from sfumato.files import read_json, write_json
 from sfumato.methods import Method, get_method
 from sfumato.privacy import Budget, Charge, DataSetLedger, Neighbours, keyed_digest
@@ -61,6 +61,8 @@ from sfumato.report.comparison import (
     rows_of,
     write_comparison,
 )
+
+_MAKES = {"classifier": "a classifier and no records", "records": "records and no classifier"}
 
 
 def compare(
@@ -169,6 +171,10 @@ def _check_folder(out: Path) -> None:
 def _metric_names(config: Config, schema: Any) -> tuple[str, ...]:
     if config.preset:
         return preset_metrics(config.preset, schema, train=True)
+    if CLASSIFIER in config.metrics:
+        if config.metrics != (CLASSIFIER,):
+            raise BadInput(f"{CLASSIFIER} judges classifiers and nothing else; name it alone.")
+        return config.metrics
     usable = [m.name for m in list_metrics() if m.applies(schema)]
     found: dict[str, None] = {}
     for name in config.metrics:
@@ -187,22 +193,27 @@ def _check_plans(config: Config, schema: Any, progress: Progress) -> None:
         raise BadInput("Only labelled images can be chosen from; take keep out of the file.")
     for name, variant in config.variants.items():
         cls = get_method(variant.method)
-        if cls.info.makes != "records":
+        judged = "classifier" if config.metrics == (CLASSIFIER,) else "records"
+        if cls.info.makes != judged:
+            remedy = "leave it out" if judged == "classifier" else f"judge it by {CLASSIFIER} alone"
             raise BadInput(
-                f"[methods.{name}] {variant.method} makes a {cls.info.makes} and no records to judge; leave it out."
+                f"[methods.{name}] {variant.method} makes {_MAKES[cls.info.makes]} to judge; {remedy}."
             )
         if schema.kind not in cls.info.kinds:
             raise BadInput(
                 f"[methods.{name}] {variant.method} does not make {schema.kind}; leave it out for {config.data}."
             )
         try:
-            method = cls(**variant.settings)
-            budget = Budget(
-                epsilon=config.epsilons[0],
-                delta=config.delta,
-                neighbours=Neighbours(config.neighbours),
-            )
-            method.promise(schema, budget)
+            for epsilon in config.epsilons:
+                method = cls(**variant.at(epsilon))
+                budget = Budget(
+                    epsilon=epsilon,
+                    delta=config.delta,
+                    neighbours=Neighbours(config.neighbours),
+                )
+                method.promise(schema, budget)
+                if not variant.by_epsilon:
+                    break
             method.check_public(
                 schema,
                 load_public(variant.public, schema, progress) if variant.public else None,
@@ -244,7 +255,8 @@ def _grid(config: Config, metrics: Sequence[str]) -> list[tuple[str, str, Cell]]
     grid = []
     for name, epsilon, seed in product(config.variants, config.epsilons, config.seeds):
         variant = config.variants[name]
-        cell = {**asdict(variant), "epsilon": epsilon, "delta": config.delta}
+        cell: Cell = {"method": variant.method, "settings": variant.at(epsilon)}
+        cell |= {"public": variant.public, "epsilon": epsilon, "delta": config.delta}
         cell |= {"neighbours": config.neighbours, "train": config.train, "test": config.test}
         cell |= {"facts": config.facts, "samples": config.samples, "metrics": [*metrics]}
         cell |= {"seed": seed}
@@ -372,16 +384,20 @@ def run_cell(cell: Cell, ledger: Path | None = None) -> dict[str, Any]:
             )
         model.fit(train, budget, public=public, ledger=ledger)
         fitted = time.perf_counter()
-        reads_train = any(m.reads == "train" for m in list_metrics() if m.name in cell["metrics"])
-        found = evaluate(
-            model.sample(cell["samples"], seed=cell["seed"], keep=cell.get("keep", 1.0)),
-            load(cell["test"], **cell["facts"]),
-            metrics=cell["metrics"],
-            train=train if reads_train else None,
-            size_is_public=budget.neighbours.size_is_public,
-            seed=cell["seed"],
-        )
-        metrics = found.to_json()["metrics"]
+        test, told = load(cell["test"], **cell["facts"]), budget.neighbours.size_is_public
+        if model.info.makes == "classifier":
+            metrics = [judge_classifier(model, test, size_is_public=told).to_json()]
+        else:
+            read = any(m.reads == "train" for m in list_metrics() if m.name in cell["metrics"])
+            found = evaluate(
+                model.sample(cell["samples"], seed=cell["seed"], keep=cell.get("keep", 1.0)),
+                test,
+                metrics=cell["metrics"],
+                train=train if read else None,
+                size_is_public=told,
+                seed=cell["seed"],
+            )
+            metrics = found.to_json()["metrics"]
         if not all(math.isfinite(m[part]) for m in metrics for part in ("value", "low", "high")):
             raise BadInput("A metric is not a finite number; draw more samples or leave it out.")
     except SfumatoError as error:
