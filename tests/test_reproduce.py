@@ -54,9 +54,9 @@ steps = 5
 
 @pytest.fixture
 def _here(monkeypatch: pytest.MonkeyPatch) -> None:
-    def serially(cells: Any, finished: Any, jobs: int) -> None:
+    def serially(cells: Any, finished: Any, jobs: int, work: Any = run_cell) -> None:
         for key, cell in cells.items():
-            finished(key, run_cell(cell))
+            finished(key, work(cell))
 
     monkeypatch.setattr(grid, "run_cells", serially)
 
