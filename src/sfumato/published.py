@@ -100,7 +100,7 @@ _LOG = _Events(
         "weights": _record("event", "of public classes"),
     }
 )
-_BUDGET = _record("epsilon", "delta", "neighbours")
+_BUDGET = _record("epsilon", "delta", "neighbours", "private")
 _UNIT = _record("name", "read_from", "at_most")
 _CONFIG = _record(
     *("format", "sfumato", "method", "public", "sound"),
@@ -112,7 +112,7 @@ _CONFIG = _record(
     budget=_BUDGET,
 )
 _STATEMENT = _record(
-    *("epsilon", "delta", "neighbours", "unit", "not_covered", "paragraph", "sound"),
+    *("epsilon", "delta", "neighbours", "unit", "not_covered", "paragraph", "sound", "private"),
     budget=_BUDGET,
     units=_UNIT,
     releases=_Each(

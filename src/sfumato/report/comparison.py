@@ -116,7 +116,7 @@ def parse_config(given: Mapping[str, Any]) -> Config:
         raise BadInput("Both metrics and preset are given; keep one of the two.")
     values = {**DEFAULTS, **given}
     shown, train, test = _data(given)
-    epsilons = _numbers(values, "epsilons", "[0.2, 1.0, 10.0]")
+    epsilons = _numbers(values, "epsilons", "[0.2, 1.0, 10.0]", infinite=True)
     if min(epsilons) <= 0:
         raise BadInput("epsilons must be positive numbers; write epsilons = [1.0].")
     (delta,) = _numbers({"delta": [given["delta"]]} if "delta" in given else {}, "delta", "1e-5")
@@ -150,9 +150,11 @@ def parse_config(given: Mapping[str, Any]) -> Config:
     )
 
 
-def _numbers(values: Mapping[str, Any], key: str, example: str) -> tuple[int | float, ...]:
+def _numbers(
+    values: Mapping[str, Any], key: str, example: str, *, infinite: bool = False
+) -> tuple[int | float, ...]:
     found = values.get(key)
-    numbers = [x for x in found if _is_number(x)] if isinstance(found, list) else []
+    numbers = [x for x in found if _is_number(x, infinite)] if isinstance(found, list) else []
     if not numbers or len({*numbers}) != len(found or []):
         what = "a number" if key == "delta" else "a list of different numbers"
         missing = "is missing; it " if found is None else ""
@@ -160,8 +162,10 @@ def _numbers(values: Mapping[str, Any], key: str, example: str) -> tuple[int | f
     return tuple(numbers)
 
 
-def _is_number(value: Any) -> bool:
-    return not isinstance(value, bool) and isinstance(value, int | float) and math.isfinite(value)
+def _is_number(value: Any, infinite: bool = False) -> bool:
+    """A finite number, or where ε may be inf (no privacy) that."""
+    number = not isinstance(value, bool) and isinstance(value, int | float)
+    return number and (math.isfinite(value) or (infinite and value == math.inf))
 
 
 def _data(given: Mapping[str, Any]) -> tuple[str, str, str]:
@@ -296,11 +300,12 @@ class Outcome:
     seconds: dict[str, dict[str, float]] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
+        finite = [e if math.isfinite(e) else None for e in self.config.epsilons]  # JSON has no ∞
         return {
             "format": FORMAT,
             "sfumato": __version__,
             "metrics_are": BADGE,
-            "config": asdict(self.config),
+            "config": {**asdict(self.config), "epsilons": finite},
             "rows": self.rows,
             "cells": self.cells,
             "missing": self.missing,
@@ -317,7 +322,7 @@ def rows_of(
     config: Config, results: Sequence[tuple[str, Cell, Cell]], *, all_published: bool = False
 ) -> list[Row]:
     """A row for each metric, ε and method: ours, then the papers'; ε is None where there is no privacy."""
-    values: dict[tuple[str, float, str], list[dict[str, Any]]] = {}
+    values: dict[tuple[str, float | None, str], list[dict[str, Any]]] = {}
     for name, cell, result in results:
         for metric in result["metrics"]:
             values.setdefault((metric["name"], cell["epsilon"], name), []).append(metric)
@@ -325,10 +330,12 @@ def rows_of(
     for (metric, epsilon, name), found in values.items():
         numbers = [m["value"] for m in found]
         mean, low, high = sum(numbers) / len(numbers), min(numbers), max(numbers)
-        row = {"metric": metric, "epsilon": epsilon, "relation": config.neighbours, "method": name}
+        relation = config.neighbours if epsilon is not None else "none"
+        row = {"metric": metric, "epsilon": epsilon, "relation": relation, "method": name}
         row |= {"mean": mean, "low": low, "high": high, "seeds": len(numbers), "published": False}
         sound = get_method(config.variants[name].method).info.sound
         unsound = "" if sound else "; ACCOUNTING NOT SOUND"
+        unsound += "" if epsilon is not None else "; NOT PRIVATE"
         rows.append(row | {"source": found[0]["source"] + unsound, "badge": badge_of(found[0])})
     order = list(dict.fromkeys(row["metric"] for row in rows))
     for number in published_numbers(config.data, everything=all_published) if order else []:
@@ -350,12 +357,17 @@ def _place(number: Published) -> str:
     return f"published: {old}{number.source}{drawn}"
 
 
+def shown_epsilon(epsilon: float | None) -> str:
+    """ε of a row or cell; None is ∞, without privacy."""
+    return "∞" if epsilon is None or math.isinf(epsilon) else f"{epsilon:g}"
+
+
 def table(rows: Sequence[Row]) -> list[tuple[str, ...]]:
     """The rows as text, under `COLUMNS`."""
     lines: list[tuple[str, ...]] = [
         (
             row["metric"],
-            "∞" if row["epsilon"] is None else f"{row['epsilon']:g}",
+            shown_epsilon(row["epsilon"]),
             _RELATIONS.get(row["relation"]) or row["relation"],
             row["method"] + (" (published)" if row["published"] else ""),
             row.get("printed") or f"{row['mean']:.4g}",
@@ -375,6 +387,14 @@ def remarks(outcome: Outcome) -> list[str]:
     return [
         f"Each row of ours is {config.neighbours} (ε, δ)-differential privacy with δ = {config.delta:g} for the samples of "
         f"ONE fit; the {len(outcome.cells)} fits made here are as many releases of the same data, and add up.",
+        *(
+            [
+                "Rows at ε = ∞ are made with next to no noise and are NOT PRIVATE: they are there to be compared with a paper's, "
+                "and nothing of them may be given away."
+            ]
+            if math.inf in config.epsilons
+            else []
+        ),
         f"Every number of ours is {BADGE}; choosing a method or setting by it is not covered either.",
         *(
             [
@@ -414,13 +434,15 @@ def _protocols(rows: Sequence[Row]) -> list[str]:
 
 def missing_sentence(outcome: Outcome) -> str:
     return "; ".join(
-        f"{cell['name']}, ε = {cell['epsilon']:g}, seed {cell['seed']}" for cell in outcome.missing
+        f"{cell['name']}, ε = {shown_epsilon(cell['epsilon'])}, seed {cell['seed']}"
+        for cell in outcome.missing
     )
 
 
 def failure_sentence(failure: Mapping[str, Any]) -> str:
     return (
-        f"{failure['name']}, ε = {failure['epsilon']:g}, seed {failure['seed']}: {failure['error']}"
+        f"{failure['name']}, ε = {shown_epsilon(failure['epsilon'])}, seed {failure['seed']}: "
+        f"{failure['error']}"
     )
 
 

@@ -8,6 +8,7 @@ Public: nothing but what the comparison's own files say. Every number of ours wa
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,7 +16,7 @@ from pathlib import Path
 
 from sfumato.files import write_text
 from sfumato.methods import get_method
-from sfumato.report.comparison import Outcome, Row, remarks
+from sfumato.report.comparison import Outcome, Row, remarks, shown_epsilon
 from sfumato.report.words import markdown
 
 SHORT = {"accuracy.logreg": "LR", "accuracy.mlp": "MLP", "accuracy.cnn": "CNN"}
@@ -64,15 +65,21 @@ def compact(outcome: Outcome) -> Table:
             lines.append((f"{name}, published{at}", *cells))
     return Table(
         title=f"{config.data}, {config.neighbours}, δ = {config.delta:g}, {what}",
-        columns=("Method", *(f"ε = {e:g}: {SHORT.get(m, m)}" for e, m in columns)),
+        columns=("Method", *(f"{_epsilon(e)}: {SHORT.get(m, m)}" for e, m in columns)),
         rows=lines,
         slanted=frozenset(range(ours, len(lines))),
         notes=remarks(outcome),
     )
 
 
+def _epsilon(epsilon: float) -> str:
+    return f"ε = {shown_epsilon(epsilon)}" + (", NOT PRIVATE" if math.isinf(epsilon) else "")
+
+
 def same_epsilon(theirs: float | None, ours: float) -> bool:
-    return theirs is not None and abs(theirs / ours - 1) < _NEAR
+    if theirs is None or math.isinf(ours):
+        return theirs is None and math.isinf(ours)
+    return abs(theirs / ours - 1) < _NEAR
 
 
 def number(row: Row | None) -> str:

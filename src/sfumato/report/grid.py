@@ -206,12 +206,7 @@ def _check_plans(config: Config, schema: Any, progress: Progress) -> None:
         try:
             for epsilon in config.epsilons:
                 method = cls(**variant.at(epsilon))
-                budget = Budget(
-                    epsilon=epsilon,
-                    delta=config.delta,
-                    neighbours=Neighbours(config.neighbours),
-                )
-                method.promise(schema, budget)
+                method.promise(schema, _budget(epsilon, config.delta, config.neighbours))
                 if not variant.by_epsilon:
                     break
             method.check_public(
@@ -245,8 +240,15 @@ def _method_of(cell: Cell) -> Method:
 
 
 def _budget_of(cell: Cell) -> Budget:
-    relation = Neighbours(cell["neighbours"])
-    return Budget(epsilon=cell["epsilon"], delta=cell["delta"], neighbours=relation)
+    return _budget(cell["epsilon"], cell["delta"], cell["neighbours"])
+
+
+def _budget(epsilon: float | None, delta: float, neighbours: str) -> Budget:
+    """Of a cell; where its ε is None, or ∞, there is no privacy."""
+    relation = Neighbours(neighbours)
+    if epsilon is None or math.isinf(epsilon):
+        return Budget.none(delta=delta, neighbours=relation)
+    return Budget(epsilon=epsilon, delta=delta, neighbours=relation)
 
 
 def _grid(config: Config, metrics: Sequence[str]) -> list[tuple[str, str, Cell]]:
@@ -256,7 +258,8 @@ def _grid(config: Config, metrics: Sequence[str]) -> list[tuple[str, str, Cell]]
     for name, epsilon, seed in product(config.variants, config.epsilons, config.seeds):
         variant = config.variants[name]
         cell: Cell = {"method": variant.method, "settings": variant.at(epsilon)}
-        cell |= {"public": variant.public, "epsilon": epsilon, "delta": config.delta}
+        told = epsilon if math.isfinite(epsilon) else None
+        cell |= {"public": variant.public, "epsilon": told, "delta": config.delta}
         cell |= {"neighbours": config.neighbours, "train": config.train, "test": config.test}
         cell |= {"facts": config.facts, "samples": config.samples, "metrics": [*metrics]}
         cell |= {"seed": seed}
@@ -378,7 +381,7 @@ def run_cell(cell: Cell, ledger: Path | None = None) -> dict[str, Any]:
         train = load(cell["train"], **cell["facts"])
         model, budget = _method_of(cell), _budget_of(cell)
         public = load_public(cell["public"], train.schema) if cell["public"] else None
-        if not model.promise(train.schema, budget).sound:  # whatever their number
+        if model.promise(train.schema, budget).claimed is not None:  # whatever their number
             raise BadInput(
                 f"{cell['method']} with these settings is unsound and keeps no ε to be compared at; leave it out."
             )

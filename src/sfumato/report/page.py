@@ -156,12 +156,13 @@ def _content(
         "title": info.title if info else config["method"],
         "paper": info.paper if info else "",
         "alarm": _alarm(statement, info),
+        "alarm_word": "Not sound." if statement.get("private", True) else "NOT PRIVATE.",
         "headline": _headline(statement, _makes(run)),
         "best": _best(metrics) if statement.get("sound", True) else "",
         "badge": BADGE,
         "makes": _makes(run),
         "statement": statement,
-        "epsilon": bound(epsilon),
+        "epsilon": bound(epsilon) if statement.get("private", True) else "∞",
         "delta": power(delta),
         "relation": statement["neighbours"],
         "relation_meaning": relations.get(statement["neighbours"], ""),
@@ -213,6 +214,11 @@ def _content(
 
 def _alarm(statement: dict[str, Any], info: MethodInfo | None) -> str:
     """What is said first of a run that is not sound; nothing of one that is."""
+    if not statement.get("private", True):
+        return (
+            "This run was made at ε = ∞, with next to no noise, to be compared with a paper's row. It protects nobody: treat "
+            "this page and everything else in the run as if it showed the private records, and give none of it away."
+        )
     if not statement.get("sound", True):
         return (
             "This run follows a paper that leaves some of what it reads out of its account. The ε that the paper claims is not a "
@@ -228,6 +234,8 @@ def _alarm(statement: dict[str, Any], info: MethodInfo | None) -> str:
 
 def _headline(statement: dict[str, Any], makes: str) -> str:
     what = "These synthetic records are" if makes == "records" else f"This {makes} is"
+    if not statement.get("private", True):
+        return f"NOT PRIVATE. {what} made at ε = ∞, without noise worth the name."
     if not statement.get("sound", True):
         return (
             f"{what} not private: the paper's claim of ε = {bound(statement['claimed']['epsilon'])} does not hold, and what was "
@@ -397,7 +405,8 @@ def _commands(run: SavedRun) -> list[str]:
     config, statement = run.config, run.told_statement
     budget = config.get("budget") or statement
     words = ["sfumato", "fit", config["method"], "--data", config["data"]["name"]]
-    words += ["--epsilon", f"{budget['epsilon']:g}", "--delta", f"{budget['delta']:g}"]
+    epsilon = "inf" if budget["epsilon"] is None else f"{budget['epsilon']:g}"
+    words += ["--epsilon", epsilon, "--delta", f"{budget['delta']:g}"]
     words += ["--neighbours", budget["neighbours"]]
     if config.get("public"):
         words += ["--public", str(config["public"])]

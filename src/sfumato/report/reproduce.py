@@ -35,7 +35,7 @@ from sfumato.methods import get_method
 from sfumato.methods.presets import find_preset
 from sfumato.progress import Progress
 from sfumato.published import BADGE
-from sfumato.report.comparison import Config, Outcome, Row, parse_config
+from sfumato.report.comparison import Config, Outcome, Row, parse_config, shown_epsilon
 from sfumato.report.export import Table, export
 from sfumato.report.grid import compare
 from sfumato.report.papers import Published, all_published, paper_titles
@@ -301,7 +301,7 @@ def _shown(row: Row) -> tuple[str, ...]:
         row["data"],
         row["metric"],
         row["method"],
-        "∞" if row["epsilon"] is None else f"{row['epsilon']:g}",
+        shown_epsilon(row["epsilon"]),
         f"{row['printed']}{spread}" if row["printed"] else "–",
         "–" if row["mean"] is None else f"{row['mean']:{form}}",
         f"{row['low']:{form}} … {row['high']:{form}}" if several else "–",
@@ -330,5 +330,10 @@ def notes(found: Reproduction) -> list[str]:
         f"Ours: {first.neighbours}, δ = {first.delta:g}, mean and range over {len(first.seeds)} seed(s){samples}.",
         *(f"Differs: {words}" + ("" if words.endswith(".") else ".") for words in table.differs),
         f"Every number of ours is {BADGE}; each row's ε is that of the samples of ONE fit, and the {fits} fits made here add up.",
+        *(
+            ["Our rows at ε = ∞ are made with next to no noise and are NOT PRIVATE."]
+            if any(math.inf in grid.epsilons for grid in table.grids)
+            else []
+        ),
         *([f"{missing} cell(s) failed; a mean is over the cells there are."] if missing else []),
     ]
