@@ -18,11 +18,10 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from sfumato.methods import get_method
 from sfumato.report.comparison import Outcome, parse_config
+from sfumato.report.export import compact
 from sfumato.report.grid import compare
 
-SHORT = {"accuracy.logreg": "LR", "accuracy.mlp": "MLP", "accuracy.cnn": "CNN"}
 LISTS = ("epsilons", "seeds")
 
 
@@ -52,51 +51,25 @@ def chosen(methods: Any, words: list[str]) -> Any:
     return [m for m in methods if any(w in m.get("label", m["name"]) for w in words)]
 
 
-def cell(row: dict[str, Any] | None) -> str:
-    if row is None:
-        return "–"
-    scale, form = (100, ".1f") if row["metric"].startswith("accuracy.") else (1, ".4g")
-    if row["published"]:
-        digits = max(0, len(row["printed"].partition(".")[2]) - (2 if scale == 100 else 0))
-        return f"*{scale * row['mean']:.{digits}f}*"
-    mean, low, high = (f"{scale * row[edge]:{form}}" for edge in ("mean", "low", "high"))
-    return f"{mean} ({low}–{high})" if row["seeds"] > 1 else mean
-
-
 def table(outcome: Outcome) -> list[str]:
-    config, rows = outcome.config, outcome.rows
-    ours = [r for r in rows if not r["published"]]
-    metrics = list(dict.fromkeys(r["metric"] for r in ours))
-    columns = [(e, m) for e in config.epsilons for m in metrics]
-    found = {
-        (r["method"], r["published"], column, r["metric"]): r
-        for r in rows
-        for column in config.epsilons
-        if r["epsilon"] is not None and abs(r["epsilon"] / column - 1) < 0.05
-    }
-    kept = "" if config.keep == 1 else f", keep {config.keep:g}"
-    what = f"seeds: {len(config.seeds)}, {config.samples:,} samples{kept}"
-    heads = [f"ε = {e:g}: {SHORT.get(m, m)}" for e, m in columns]
-    first = f"{config.data}, {config.neighbours}, δ = {config.delta:g}, {what}"
-    lines = [f"| {first} | " + " | ".join(heads) + " | fit, s (1 thread, wall clock) |"]
-    lines.append("|---|" + "---|" * (len(heads) + 1))
-    for name, variant in config.variants.items():
+    """The compact table of `sfumato compare --markdown`, and how long a fit took."""
+    found, config = compact(outcome), outcome.config
+    lines = [_line([found.title, *found.columns[1:], "fit, s (1 thread, wall clock)"])]
+    lines.append("|---|" + "---|" * len(found.columns))
+    for place, row in enumerate(found.rows):
+        if place in found.slanted:
+            lines.append(_line([*(c if c == "–" else f"*{c}*" for c in row), ""]))
+            continue
+        name = list(config.variants)[place]
         # Known of the cells that were run now; what is kept in files has no times.
         keys = [c["key"] for c in outcome.cells if c["name"] == name]
         took = [outcome.seconds[key]["fit"] for key in keys if key in outcome.seconds]
-        title = get_method(variant.method).info.title
-        cells = [cell(found.get((name, False, *column))) for column in columns]
-        seconds = f"{statistics.median(took):.0f}" if took else "–"
-        lines.append(f"| {title} (`{name}`) | {' | '.join(cells)} | {seconds} |")
-    for name in dict.fromkeys(r["method"] for r in rows if r["published"]):
-        cells = [cell(found.get((name, True, *column))) for column in columns]
-        if any(c != "–" for c in cells):
-            theirs = {r["epsilon"] for r in rows if r["method"] == name and r["published"]}
-            odd = theirs - {None, *config.epsilons}
-            near = [e for e in odd if any(abs(e / ours - 1) < 0.05 for ours in config.epsilons)]
-            at = f" at ε = {near[0]:g}" if near else ""
-            lines.append(f"| *{name}, published{at}* | {' | '.join(cells)} | |")
+        lines.append(_line([*row, f"{statistics.median(took):.0f}" if took else "–"]))
     return lines
+
+
+def _line(cells: list[str]) -> str:
+    return "| " + " | ".join(cells) + " |"
 
 
 def main() -> None:

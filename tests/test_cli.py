@@ -125,7 +125,10 @@ def test_version_is_the_package_version() -> None:
             ([*PLAN, "--epsilon", value, "--delta", "1e-5"], [hint])
             for value, hint in [
                 ("one", "one"),
-                *((senseless, "epsilon") for senseless in ("0", "nan", "inf", "-1")),
+                *(
+                    (senseless, "epsilon")
+                    for senseless in ("0", "nan", "infinity", "1e999", "-inf", "-1")
+                ),
             ]
         ),
         *(([*PLAN, "--epsilon", "1", "--delta", value], ["delta"]) for value in ("0", "1")),

@@ -53,6 +53,8 @@ TABLE_4 = {  # S2:377–381, Cifar10: DRE w, T, B, η; GAN-FT η, T, B; GAN-MI w
 MEPF_RATES = {  # S3:3465–3480, φ1 and φ2: the generator's rate, the average's
     ("mnist", 2): (1e-5, 1e-4),
     ("fashion-mnist", 2): (1e-4, 1e-3),
+    ("mnist", INF): (1e-5, 1e-3),
+    ("fashion-mnist", INF): (1e-5, 1e-3),
     ("celeba-32", 10): (3e-4, 1e-4),
     ("celeba-32", 1): (3e-4, 3e-4),
     ("celeba-32", 0.2): (1e-3, 3e-4),
@@ -76,6 +78,13 @@ OTHERS: dict[tuple[str, str, float | None], dict[str, Any]] = {
         "network": "dense", "batch": 200, "steps": 3000, "learning_rate": 0.01, "hidden": 500, "grain": 0,
     },
     ("hp", "fashion-mnist", None): {"length_scale": 0.15, "gamma": 10, "network": "conv", "hidden": 500},
+    ("hp", "mnist", INF): {"gamma": 5, "order": 100},
+    ("hp", "mnist", 1): {"gamma": 20},
+    ("hp", "fashion-mnist", INF): {"gamma": 20, "length_scale": 0.15},
+    ("merf", "adult", INF): {"features": 50000, "steps": 8000},
+    ("merf", "census", INF): {"features": 10000, "steps": 200},
+    ("merf", "credit", INF): {"features": 50000, "steps": 4000},
+    ("merf", "credit", 1): {"features": 5000, "steps": 4000},
     ("hp", "gaussians-2d", None): {"order": 25, "product_order": 25},
     ("hp", "adult-discrete", 0.3): {"order": 100, "product_order": 10, "gamma": 1, "rounds": 8},
     ("hp", "adult-discrete", 0.1): {"order": 100, "product_order": 5, "gamma": 1, "rounds": 8},
@@ -338,8 +347,8 @@ def test_a_comparison_may_name_a_preset() -> None:
     made = parse_config({**given, "methods": methods}).variants
     assert made["merf"].settings["length_scales"] == "105" and made["merf"].settings["steps"] == 5
     assert made["ours"].settings["length_scales"] is None
-    with pytest.raises(BadInput, match="a file for each ε"):
-        parse_config({**given, "methods": {"llm": {"preset": "paper"}}})
+    by_epsilon = parse_config({**given, "methods": {"llm": {"preset": "paper"}}}).variants["llm"]
+    assert (by_epsilon.at(1.0)["epochs"], by_epsilon.at(10.0)["epochs"]) == (20.0, 60.0)
     with pytest.raises(BadInput, match="no preset 'papre'"):
         parse_config({**given, "methods": {"merf": {"preset": "papre"}}})
     with pytest.raises(BadInput, match="preset must be a name"):

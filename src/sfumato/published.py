@@ -31,6 +31,7 @@ Kind = Literal[
     "result",
     "cell",
     "comparison",
+    "reproduction",
     "report",
     "released",
 ]
@@ -100,7 +101,7 @@ _LOG = _Events(
         "weights": _record("event", "of public classes"),
     }
 )
-_BUDGET = _record("epsilon", "delta", "neighbours")
+_BUDGET = _record("epsilon", "delta", "neighbours", "private")
 _UNIT = _record("name", "read_from", "at_most")
 _CONFIG = _record(
     *("format", "sfumato", "method", "public", "sound"),
@@ -112,7 +113,7 @@ _CONFIG = _record(
     budget=_BUDGET,
 )
 _STATEMENT = _record(
-    *("epsilon", "delta", "neighbours", "unit", "not_covered", "paragraph", "sound"),
+    *("epsilon", "delta", "neighbours", "unit", "not_covered", "paragraph", "sound", "private"),
     budget=_BUDGET,
     units=_UNIT,
     releases=_Each(
@@ -144,7 +145,9 @@ _COMPARISON = _record(
         *("data", "train", "test", "epsilons", "delta", "neighbours", "seeds", "samples", "keep"),
         *("metrics", "preset"),
         facts=_Named(_PLAIN),
-        variants=_Named(_record("method", "public", settings=_Named(_PLAIN))),
+        variants=_Named(
+            _record("method", "public", settings=_Named(_PLAIN), by_epsilon=_Named(_Named(_PLAIN)))
+        ),
     ),
     rows=_Each(
         _record(
@@ -154,6 +157,15 @@ _COMPARISON = _record(
     ),
     cells=_Each(_CELL),
     missing=_Each(_record("name", "epsilon", "seed")),
+)
+_REPRODUCTION = _record(
+    *("sfumato", "name", "title", "quick", "metrics_are", "notes"),
+    rows=_Each(
+        _record(
+            *("data", "metric", "method", "epsilon", "paper", "printed", "spread", "source"),
+            *("mean", "low", "high", "seeds"),
+        )
+    ),
 )
 _REPORT = _record(
     *("format", "verdict", "metrics_are", "real_records_shown", "utility", "public", "reproduce"),
@@ -205,6 +217,7 @@ _KINDS: Mapping[Kind, _Form] = {
     "result": _RESULT,
     "cell": _CELL,
     "comparison": _COMPARISON,
+    "reproduction": _REPRODUCTION,
     "report": _REPORT,
     "released": _RELEASED,
 }

@@ -222,6 +222,10 @@ def run(
     given = parse_settings(settings)
     budget = None if epsilon is None or delta is None else budget_of(epsilon, delta, neighbours)
     method, budget = _method_and_budget(config, given, budget)
+    if not budget.private:
+        raise BadInput(
+            "A fit at epsilon = inf claims nothing that an audit could refute; give a finite --epsilon and a --delta."
+        )
     progress = progress_for(quiet or as_json)
     data = load_data(spec, progress, **parse_facts(**facts))
     public = None if public_spec is None else load_public(public_spec, data.schema, progress)
@@ -259,7 +263,7 @@ def _method_and_budget(
         cls = get_method(told["method"])
         known = {s.name for s in cls.settings()}
         earlier = {k: v for k, v in told["settings"].items() if k in known}
-        return cls.from_settings(given, **earlier), budget or Budget(**told["budget"])
+        return cls.from_settings(given, **earlier), budget or Budget.from_json(told["budget"])
     except (AttributeError, KeyError, TypeError) as error:
         raise BadInput(
             f"{config} is no configuration of a run ({error}); give a run folder, its config.json, or a method's name."

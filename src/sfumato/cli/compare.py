@@ -12,6 +12,7 @@ import click
 from sfumato.cli.options import (
     debug_option,
     engine_option,
+    export_options,
     json_option,
     ledger_option,
     out_option,
@@ -40,6 +41,7 @@ from sfumato.errors import BadInput
     is_flag=True,
     help="Also the papers' numbers that a later text supersedes, and their ablations.",
 )
+@export_options
 @output_options
 @click.pass_context
 def compare(
@@ -50,6 +52,8 @@ def compare(
     engine: str | None,
     ledger_folder: Path | None,
     all_published: bool,
+    latex: Path | None,
+    markdown: Path | None,
     quiet: bool,
     as_json: bool,
 ) -> None:
@@ -61,6 +65,7 @@ def compare(
     before the first. FOLDER gets comparison.md, .csv, .json, .html and curve.png. The
     numbers are computed on real data and not covered by ε. A published number comes with its place in the
     paper (S3:1437 is a line of it), its relation and its protocol; compare only what was measured alike.
+    --latex and --markdown write one compact table, a row for each method, to be put into a paper.
 
     \b
     A file for it:
@@ -77,8 +82,10 @@ def compare(
       sfumato compare examples/compare.toml --out runs/comparison
       sfumato compare examples/compare.toml --out runs/comparison --engine ray:auto
       sfumato compare mine.toml --out runs/mine --ledger ledgers/mine
+      sfumato compare examples/compare.toml --out runs/comparison --latex table.tex
     """
     from sfumato.report import comparison
+    from sfumato.report.export import compact, export
     from sfumato.report.grid import compare as run
 
     config = comparison.read_config(file)
@@ -91,6 +98,7 @@ def compare(
         progress=progress_for(quiet),
         all_published=all_published,
     )
+    export(compact(outcome), latex, markdown)
     if as_json:
         print_json(outcome.to_json())
     else:

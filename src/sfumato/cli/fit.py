@@ -45,6 +45,7 @@ from sfumato.cli.options import (
     synthesizer_of,
     unit_options,
     warn_large_delta,
+    warn_not_private,
 )
 from sfumato.cli.printing import print_json, print_table
 from sfumato.errors import BadInput, RunConflict
@@ -302,14 +303,14 @@ def plan(
             book.check_kind(budget, protected)
             booked = told_plan(book, charges)
     if as_json:
-        kept = ("epsilon", "delta", "neighbours", "unit", "budget", "releases", "epsilon_under")
+        kept = ["epsilon", "delta", "neighbours", "unit", "budget", "releases", "epsilon_under"]
+        kept += ["sound", "claimed", "private"]  # told of what is not
         promised = statement.to_json()
         print_json(
             {
                 "method": method,
                 "data": spec,
-                **{key: promised[key] for key in kept},
-                **({} if statement.sound else {k: promised[k] for k in ("sound", "claimed")}),
+                **{key: promised[key] for key in kept if key in promised},
                 **({} if booked is None else {"ledger": booked}),
             }
         )
@@ -420,6 +421,7 @@ def fit(
       sfumato fit merf --data scans/ --image-size 64 --unit '(?P<patient>person\\d+)' --epsilon 1 --delta 1e-6 --out runs/scans
       sfumato fit merf --data shards/ --epsilon 1 --delta 1e-9 --out runs/large --engine ray
       sfumato fit merf --from-release runs/first --set steps=6000 --out runs/longer
+      sfumato fit merf --data mnist:train --preset paper --epsilon inf --delta 1e-5 --out runs/NOT-PRIVATE
     """
     progress = progress_for(quiet)
     given = parse_settings(settings)
@@ -467,6 +469,7 @@ def fit(
         )
         made = f"{method} from {spec}"
     statement = synthesizer.statement_
+    warn_not_private(statement)
     booked = None if ledger_folder is None else _told_ledger(ledger_folder)
     if as_json:
         told = {"run": str(out), "statement": as_plain(statement)}
@@ -610,6 +613,7 @@ def sample(
         synthetic = synthesizer.sample(n, seed=seed, keep=keep)
         stage.advance(n)
     synthetic.save(out)
+    warn_not_private(synthesizer.statement_)
     click.echo(
         out
         if quiet
@@ -628,6 +632,7 @@ def _sample_shards(
     overwrite: bool,
     quiet: bool,
 ) -> None:
+    from sfumato.methods import SavedRun
     from sfumato.methods.shards import SHARD_SIZE, sample_shards
 
     if out.suffix.lower() in (*FILE_FORMATS, *NOT_FORMATS) or overwrite:
@@ -636,6 +641,8 @@ def _sample_shards(
             "new folder, or leave them out."
         )
     size = size or SHARD_SIZE
+    with SavedRun(run) as saved:
+        warn_not_private(saved.statement)
     with progress_for(quiet).stage(f"Sampling {n:,} records", n) as stage:
         sample_shards(
             run, out, n, seed=seed, keep=keep, size=size, engine=engine, on_records=stage.advance

@@ -47,6 +47,7 @@ COMMANDS = (
     "audit:audit",
     "compare:compare",
     "compare:published",
+    "reproduce:reproduce",
     "data:data",
     "schema:schema",
     "new_method:new_method",

@@ -6,6 +6,7 @@ Torch takes seconds to import, so a function imports what it needs when it runs.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -18,7 +19,7 @@ from sfumato.errors import BadInput, RunConflict
 if TYPE_CHECKING:
     from sfumato.data import Dataset, Schema
     from sfumato.methods import Method
-    from sfumato.privacy import Budget
+    from sfumato.privacy import Budget, PrivacyStatement
     from sfumato.progress import Progress
 
 # The names of `privacy.Neighbours`, which only comes with torch, and `--help` is to stay quick; a test holds them together.
@@ -138,13 +139,33 @@ def _data_option(required: bool) -> Callable[[F], F]:
     )
 
 
+class _Epsilon(click.ParamType):
+    """A number, or the word inf and no other spelling of it: no slip of the keyboard is to cost all privacy."""
+
+    name = "number|inf"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        try:
+            number = float(value)
+        except (TypeError, ValueError):
+            raise BadInput(f"--epsilon is a number, not {value!r}; 1 is a common choice.") from None
+        if math.isinf(number) and value not in ("inf", math.inf):
+            raise BadInput(
+                f"--epsilon {value} is no number; 1 is a common choice, and the word inf is for a fit without any privacy."
+            )
+        return number
+
+
 def _budget_options(required: bool) -> Callable[[F], F]:
     return _stack(
         click.option(
             "--epsilon",
-            type=float,
+            type=_Epsilon(),
             required=required,
-            help="Privacy budget ε; there is no default.",
+            help="Privacy budget ε; there is no default. The word inf: NO PRIVACY, next to no noise, for a paper's row at ε = ∞; "
+            "everything made says so, and no ledger takes it.",
         ),
         click.option(
             "--delta", type=float, required=required, help="Privacy budget δ; there is no default."
@@ -213,6 +234,18 @@ engine_option = click.option(
     callback=_known_engine,
     help="Where the work runs: local (the default), ray (a cluster of this machine's cores), or ray:ADDRESS of a cluster that "
     "can read the same paths; the same numbers from each.",
+)
+
+
+def _file_option(flag: str, about: str) -> Callable[[F], F]:
+    return click.option(
+        flag, metavar="FILE", type=click.Path(path_type=Path, dir_okay=False), help=about
+    )
+
+
+export_options = _stack(
+    _file_option("--latex", "Also write the table to FILE as LaTeX (booktabs)."),
+    _file_option("--markdown", "Also write the table to FILE as Markdown."),
 )
 quiet_option = click.option(
     "--quiet", "-q", is_flag=True, help="No progress; only results, warnings, errors."
@@ -288,6 +321,8 @@ def parse_facts(
 def budget_of(epsilon: float, delta: float, neighbours: str) -> Budget:
     from sfumato.privacy import Budget, Neighbours
 
+    if epsilon == math.inf:
+        return Budget.none(delta=delta, neighbours=neighbours)
     return Budget(epsilon=epsilon, delta=delta, neighbours=Neighbours(neighbours))
 
 
@@ -316,6 +351,14 @@ def synthesizer_of(
     for remark in found.remarks():
         say(f"Note: {remark}")
     return method.from_settings(given, **found.values)
+
+
+def warn_not_private(statement: PrivacyStatement) -> None:
+    """Also where all else is quiet: of a run without privacy nothing is handed on in silence."""
+    from sfumato.privacy.statement import NOT_PRIVATE
+
+    if not statement.private:
+        say(NOT_PRIVATE)
 
 
 def warn_large_delta(budget: Budget, size: int | None) -> None:

@@ -274,10 +274,15 @@ class Method(Learnt, Estimator, Configured, ABC):
         """The noise that the budget asks for, in units of one sum's bound, and the statement."""
         self.check(schema)
         queries = self.queries(schema, budget)
+        if not budget.private and any(query.noise is not None for query in queries):
+            raise BadInput(
+                "Settings that leave something out of a paper's account have no meaning at epsilon = inf, where nothing is "
+                "counted; leave them out, or give a finite epsilon."
+            )
         noise = calibrated(queries, budget)
         charges = plan(queries, noise)
         counted = claimed(charges, queries)
-        ledger = _ledger(charges, budget, sound=counted is None)
+        ledger = _ledger(charges, budget, sound=counted is None and budget.private)
         for charge in charges:
             ledger.charge(charge)
         return noise, replace(PrivacyStatement.of(ledger, unit), budget=budget, claimed=counted)
@@ -529,6 +534,7 @@ class Method(Learnt, Estimator, Configured, ABC):
                     f"The run in {store.folder} has a reservation in a data set's ledger; resume it with that (--ledger)."
                 )
             return None
+        book.check_kind(budget, unit)
         promised = self._promised(schema, budget)[1]
         if not promised.sound:
             raise BadInput(
@@ -595,7 +601,7 @@ class Method(Learnt, Estimator, Configured, ABC):
         store.rewind_log(store.checkpoint().step)
         promised, queries = store.charges, self.queries(schema, budget)
         counted = claimed(promised, queries)
-        ledger = _ledger(promised, budget, sound=counted is None)
+        ledger = _ledger(promised, budget, sound=counted is None and budget.private)
         self.schema_ = data.schema
         self.build(data.schema)
         with _ReadingProgress(progress) as reading:
@@ -673,7 +679,8 @@ class Method(Learnt, Estimator, Configured, ABC):
             values.numpy(),
             None if codes is None else codes.numpy(),
             schema=self.schema_,
-            name=f"{self.info.name} samples (seed {seed}{'' if keep == 1 else f', keep {keep:g}'})",
+            name=f"{self.info.name} samples (seed {seed}{'' if keep == 1 else f', keep {keep:g}'})"
+            + ("" if self.statement_.private else ", NOT PRIVATE"),
         )
         made.synthetic = True
         return made
@@ -803,7 +810,7 @@ class Method(Learnt, Estimator, Configured, ABC):
             )
 
     def _sound(self, schema: Schema, budget: Budget) -> bool:
-        return all(query.noise is None for query in self.queries(schema, budget))
+        return budget.private and all(query.noise is None for query in self.queries(schema, budget))
 
     @classmethod
     def _called(cls) -> str:
@@ -884,7 +891,8 @@ def _ledger(charges: Plan, budget: Budget, *, sound: bool) -> Ledger:
         return Ledger(budget)
     # What is not sound costs more than was asked for: the ledger takes the plan for what it costs, and no more than it.
     cost = epsilon_of(charges, budget.delta, budget.neighbours)
-    return Ledger(replace(budget, epsilon=max(cost, budget.epsilon)))
+    asked = budget.epsilon if budget.private else 0.0
+    return Ledger(replace(budget, epsilon=max(cost, asked), private=True))
 
 
 def as_bytes(images: Tensor) -> Tensor:

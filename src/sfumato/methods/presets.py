@@ -210,11 +210,16 @@ def _merged(method: type[Method], name: str, data: str) -> dict[str, list[Chosen
 def _picked(rows: list[Chosen], epsilon: float | None, method: str) -> Chosen:
     if len(rows) == 1 and not rows[0].when:
         return rows[0]
+    plain = [row for row in rows if not row.when]  # for every ε but those that another row names
+    if epsilon is None and plain:
+        return plain[0]
     if epsilon is None:
         raise BadInput(
             f"The paper's {rows[0].name} of {method} depends on ε ({'; '.join(r.condition for r in rows)}); give epsilon=."
         )
-    return min((r for r in rows if r.holds(epsilon)), key=lambda r: r.distance(epsilon))
+    # A row for this very ε before one for every ε.
+    fitting = sorted((r for r in rows if r.holds(epsilon)), key=lambda r: not r.when)
+    return min(fitting, key=lambda r: r.distance(epsilon))
 
 
 def _settled(chosen: Chosen, limits: Setting, n: int | None, method: str) -> Chosen:

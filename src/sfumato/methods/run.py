@@ -96,8 +96,8 @@ class SavedRun:
     @cached_property
     def budget(self) -> Budget:
         try:
-            return Budget(**self.config["budget"])
-        except (TypeError, BadInput) as error:
+            return Budget.from_json(self.config["budget"])
+        except (AttributeError, KeyError, TypeError, BadInput) as error:
             raise self._damaged("config.json", f"its budget: {error}") from error
 
     @cached_property

@@ -57,6 +57,10 @@ LEAST_SAMPLED_NOISE = 1e-2
 # nobody: the odds may change by more than e to the millionth power.
 SMALLEST_EPSILON, LARGEST_EPSILON, SMALLEST_DELTA = 1e-6, 1e6, 1e-300
 
+# The noise, in units of one sum's bound, of a budget without privacy: too little to be seen in any sum, and never zero, so that
+# every line that draws it, divides by it or prices it is the one that ordinary runs go through. ε comes to about 10¹².
+NO_NOISE = 1e-6
+
 # What one summand of a noisy sum is a function of; `privacy.groups` has the sums and the proofs.
 Summands = Literal["records", "groups", "shards"]
 
@@ -395,8 +399,10 @@ def calibrate(plan: Callable[[float], Plan], budget: Budget) -> float:
 
     Never on the unsafe side: the value returned has been evaluated and found within. For plain Gaussians it is optimal to
     1e-10; with Poisson sampling to 0.1 % for the budgets in use (ε from 0.01 to 100, δ from 1e-10 to 0.01), to about 1 % for
-    others. `plan` must spend less as m grows.
+    others. `plan` must spend less as m grows. A budget without privacy gets `NO_NOISE`.
     """
+    if not budget.private:
+        return NO_NOISE
     if not SMALLEST_EPSILON <= budget.epsilon <= LARGEST_EPSILON:
         raise BadInput(
             f"Noise is worked out for epsilon from {SMALLEST_EPSILON:g} to {LARGEST_EPSILON:g}, not for "

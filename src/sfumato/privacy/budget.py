@@ -6,9 +6,11 @@ Everything here is public.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 from numbers import Integral, Real
+from typing import Any
 
 from sfumato.data.units import RECORDS, Unit
 from sfumato.errors import BadInput
@@ -86,17 +88,28 @@ def _sentence(what: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Budget:
-    """The most that may be spent: (ε, δ)-differential privacy under `neighbours`. No value has a default but the relation."""
+    """The most that may be spent: (ε, δ)-differential privacy under `neighbours`. No value has a default but the relation.
+
+    `Budget.none(delta=…)` is for a paper's rows at ε = ∞: next to no noise (`accounting.NO_NOISE`), the same bounds, and NO
+    PRIVACY, which everything made with it says. It has to be asked for by that name: an infinite ε alone is refused.
+    """
 
     epsilon: float
     delta: float
     neighbours: Neighbours = Neighbours.ZERO_OUT
+    private: bool = True
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "neighbours", Neighbours.parse(self.neighbours))
         for name in ("epsilon", "delta"):
             object.__setattr__(self, name, real(getattr(self, name), name))
-        if not (self.epsilon > 0 and math.isfinite(self.epsilon)):
+        if self.private is not True and self.private is not False:
+            raise BadInput("A budget's `private` is true or false.")
+        if not self.private and self.epsilon != math.inf:
+            raise BadInput(
+                "A budget without privacy has no epsilon; write Budget.none(delta=…), or leave private=False out."
+            )
+        if self.private and not (self.epsilon > 0 and math.isfinite(self.epsilon)):
             raise BadInput(
                 f"epsilon must be a positive finite number, not {self.epsilon}; 1 is a common choice."
             )
@@ -114,5 +127,21 @@ class Budget:
             )
         return None
 
-    def to_json(self) -> dict[str, float | str]:
-        return {"epsilon": self.epsilon, "delta": self.delta, "neighbours": self.neighbours.value}
+    @classmethod
+    def none(cls, *, delta: float, neighbours: Neighbours | str = Neighbours.ZERO_OUT) -> Budget:
+        """No privacy at all: the papers' ε = ∞, to be compared with and never to be given away."""
+        relation = Neighbours.parse(neighbours)
+        return cls(epsilon=math.inf, delta=delta, neighbours=relation, private=False)
+
+    def to_json(self) -> dict[str, Any]:
+        told: dict[str, Any] = {"epsilon": self.epsilon if self.private else None}
+        told |= {"delta": self.delta, "neighbours": self.neighbours.value}
+        # Of budgets nothing is added, so that what is saved of them stays as it was.
+        return told if self.private else {**told, "private": False}
+
+    @classmethod
+    def from_json(cls, told: Mapping[str, Any]) -> Budget:
+        """As `to_json` told it; raises TypeError or BadInput where that cannot be."""
+        if told.get("private", True) is False and told.get("epsilon", 0) is None:
+            return cls.none(delta=told["delta"], neighbours=told["neighbours"])
+        return cls(**told)

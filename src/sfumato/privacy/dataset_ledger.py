@@ -145,6 +145,8 @@ class DataSetLedger:
             raise BadInput(
                 f"A unit is named by a few words in one line, such as record or patient, not by {unit[:40]!r}."
             )
+        if not limit.private:
+            raise BadInput("A limit of epsilon = inf is none; give a ledger a finite --epsilon.")
         if (folder / LEDGER).exists():
             raise RunConflict(f"{folder} already holds a ledger; choose another folder.")
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
@@ -271,6 +273,11 @@ class DataSetLedger:
 
         Of units the name is compared here; whose each record is, is a part of the data (`Reservation.recognise`).
         """
+        if not budget.private:
+            raise BadInput(
+                f"A run at epsilon = inf has no privacy, so the ledger in {self.folder} cannot hold it to a limit: whatever the "
+                "limit, it would be passed; give a finite --epsilon, or fit research rows on data that no ledger guards."
+            )
         if budget.neighbours is not self.limit.neighbours:
             ours, theirs = self.limit.neighbours.value, budget.neighbours.value
             raise BadInput(

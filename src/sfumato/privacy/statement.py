@@ -31,6 +31,11 @@ _UNSOUND = (
     "This run keeps no promise: it follows a paper that leaves some of what it reads out of its account, so the ε that the paper "
     "claims does not hold."
 )
+_NO_PRIVACY = (
+    "This run keeps no promise: it was made at ε = ∞, with next to no noise, to be compared with a paper's row. Whatever is in "
+    "it may show the private records."
+)
+NOT_PRIVATE = "NOT PRIVATE: made at ε = ∞, with next to no noise; for research rows only, never to be given away."
 # For how many units of one person ε is told.
 _SEVERAL = {2: "two", 5: "five", 10: "ten"}
 _TOGETHER = {
@@ -62,8 +67,16 @@ class PrivacyStatement:
 
     @property
     def sound(self) -> bool:
-        """Whether the budget is kept; if not, ε is still what the releases cost, and the budget only what a paper claims."""
-        return self.claimed is None
+        """Whether the budget is kept; if not, ε is still what the releases cost, and the budget only what a paper claims.
+
+        A run without privacy keeps none.
+        """
+        return self.claimed is None and self.private
+
+    @property
+    def private(self) -> bool:
+        """Whether there is a budget at all; not at ε = ∞ (`Budget.none`)."""
+        return self.budget.private
 
     @classmethod
     def of(cls, ledger: Ledger, unit: Unit = RECORDS) -> PrivacyStatement:
@@ -108,7 +121,8 @@ class PrivacyStatement:
     @property
     def not_covered(self) -> tuple[str, ...]:
         return (
-            *(() if self.sound else (_UNSOUND,)),
+            *(() if self.claimed is None else (_UNSOUND,)),
+            *(() if self.private else (_NO_PRIVACY,)),
             *self._size_is_public(),
             *_NOT_COVERED,
             self._beyond_the_unit(),
@@ -145,6 +159,8 @@ class PrivacyStatement:
         }
 
     def paragraph(self) -> str:
+        if not self.private:
+            return self._no_privacy()
         claim = self.claim()
         return self._guarantee() if claim is None else self._warning(claim)
 
@@ -158,6 +174,16 @@ class PrivacyStatement:
             f"({self.budget.neighbours.meaning(self.unit)}), and such an ε protects nobody. Treat everything in this run, "
             "samples included, as if it showed the private records; it is here to be compared with the paper. Fit without the "
             "setting that makes it unsound for a run with a guarantee."
+        )
+
+    def _no_privacy(self) -> str:
+        return (
+            "NOT PRIVATE: this run was made at ε = ∞ and has no privacy guarantee at all. Its sums were clipped as in a private "
+            "run and carry next to no noise; what was read from the private records "
+            f"({', '.join(f'“{c.label}”' for c in self.charges)}) would cost ε = {_upwards(self.epsilon)} at "
+            f"δ = {_plain(self.budget.delta)}, which protects nobody. Treat everything in this run, samples included, as if it "
+            "showed the private records. It is here to be compared with a paper's row at ε = ∞; fit with a finite ε for a run "
+            "with a guarantee."
         )
 
     def _guarantee(self) -> str:
@@ -243,7 +269,8 @@ class PrivacyStatement:
             "not_covered": list(self.not_covered),
             "paragraph": self.paragraph(),
             # Of sound runs nothing is added, so that their statements stay as they were.
-            **({} if self.sound else {"sound": False, "claimed": self.claim()}),
+            **({} if self.claimed is None else {"sound": False, "claimed": self.claim()}),
+            **({} if self.private else {"sound": False, "private": False}),
         }
 
 

@@ -58,11 +58,19 @@ _ENTRY = ("name", "label", "public", "settings")
 
 @dataclass(frozen=True, kw_only=True)
 class Variant:
-    """A method with its settings, all of them but the seed, and the public data it gets."""
+    """A method with its settings, all of them but the seed, and the public data it gets.
+
+    `by_epsilon`: what a preset sets otherwise at some ε, under that ε as text.
+    """
 
     method: str
     settings: dict[str, Any]
     public: str | None = None
+    by_epsilon: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    def at(self, epsilon: float) -> dict[str, Any]:
+        """The settings at this ε."""
+        return {**self.settings, **self.by_epsilon.get(f"{epsilon:g}", {})}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,7 +116,7 @@ def parse_config(given: Mapping[str, Any]) -> Config:
         raise BadInput("Both metrics and preset are given; keep one of the two.")
     values = {**DEFAULTS, **given}
     shown, train, test = _data(given)
-    epsilons = _numbers(values, "epsilons", "[0.2, 1.0, 10.0]")
+    epsilons = _numbers(values, "epsilons", "[0.2, 1.0, 10.0]", infinite=True)
     if min(epsilons) <= 0:
         raise BadInput("epsilons must be positive numbers; write epsilons = [1.0].")
     (delta,) = _numbers({"delta": [given["delta"]]} if "delta" in given else {}, "delta", "1e-5")
@@ -142,9 +150,11 @@ def parse_config(given: Mapping[str, Any]) -> Config:
     )
 
 
-def _numbers(values: Mapping[str, Any], key: str, example: str) -> tuple[int | float, ...]:
+def _numbers(
+    values: Mapping[str, Any], key: str, example: str, *, infinite: bool = False
+) -> tuple[int | float, ...]:
     found = values.get(key)
-    numbers = [x for x in found if _is_number(x)] if isinstance(found, list) else []
+    numbers = [x for x in found if _is_number(x, infinite)] if isinstance(found, list) else []
     if not numbers or len({*numbers}) != len(found or []):
         what = "a number" if key == "delta" else "a list of different numbers"
         missing = "is missing; it " if found is None else ""
@@ -152,8 +162,10 @@ def _numbers(values: Mapping[str, Any], key: str, example: str) -> tuple[int | f
     return tuple(numbers)
 
 
-def _is_number(value: Any) -> bool:
-    return not isinstance(value, bool) and isinstance(value, int | float) and math.isfinite(value)
+def _is_number(value: Any, infinite: bool = False) -> bool:
+    """A finite number, or where ε may be inf (no privacy) that."""
+    number = not isinstance(value, bool) and isinstance(value, int | float)
+    return number and (math.isfinite(value) or (infinite and value == math.inf))
 
 
 def _data(given: Mapping[str, Any]) -> tuple[str, str, str]:
@@ -239,32 +251,32 @@ def _variant(name: Any, where: str, table: Any, data: str, epsilons: tuple[float
     try:
         cls = get_method(str(method))
         hint = ""
-        more = _preset_values(cls, preset, data, epsilons, texts) if preset else {}
-        full = cls.from_settings(texts, **more).get_params()
+        full = [_settings_at(cls, texts, preset, data, epsilon) for epsilon in epsilons]
     except BadInput as error:
         raise BadInput(f"[{where}] {error}{hint}") from error
-    full.pop("seed", None)
-    return Variant(method=cls.info.name, settings=full, public=public)
+    others = {
+        f"{epsilon:g}": {key: value for key, value in found.items() if full[0][key] != value}
+        for epsilon, found in zip(epsilons, full, strict=True)
+    }
+    return Variant(
+        method=cls.info.name,
+        settings=full[0],
+        public=public,
+        by_epsilon={epsilon: changed for epsilon, changed in others.items() if changed},
+    )
 
 
-def _preset_values(
-    cls: type[Method],
-    preset: str,
-    data: str,
-    epsilons: tuple[float, ...],
-    given: Mapping[str, str],
+def _settings_at(
+    cls: type[Method], given: Mapping[str, str], preset: str | None, data: str, epsilon: float
 ) -> dict[str, Any]:
-    """What a preset (paper, or paper:adult) sets for this data set, if it is the same for every ε of the comparison."""
-    kind, _, chosen = preset.partition(":")
-    found = [
-        find_preset(cls, kind, data=chosen or data, epsilon=epsilon, given=given).values
-        for epsilon in epsilons
-    ]
-    if any(values != found[0] for values in found):
-        raise BadInput(
-            f"The preset {preset!r} has other settings for another ε; write a file for each ε."
-        )
-    return found[0]
+    """All settings but the seed: those given, over those of the preset (paper, or paper:adult) for this data set and ε."""
+    more: dict[str, Any] = {}
+    if preset:
+        kind, _, chosen = preset.partition(":")
+        more = find_preset(cls, kind, data=chosen or data, epsilon=epsilon, given=given).values
+    full = cls.from_settings(given, **more).get_params()
+    full.pop("seed", None)
+    return full
 
 
 # ------------------------------------------------------------------------- what was found
@@ -288,11 +300,12 @@ class Outcome:
     seconds: dict[str, dict[str, float]] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
+        finite = [e if math.isfinite(e) else None for e in self.config.epsilons]  # JSON has no ∞
         return {
             "format": FORMAT,
             "sfumato": __version__,
             "metrics_are": BADGE,
-            "config": asdict(self.config),
+            "config": {**asdict(self.config), "epsilons": finite},
             "rows": self.rows,
             "cells": self.cells,
             "missing": self.missing,
@@ -309,7 +322,7 @@ def rows_of(
     config: Config, results: Sequence[tuple[str, Cell, Cell]], *, all_published: bool = False
 ) -> list[Row]:
     """A row for each metric, ε and method: ours, then the papers'; ε is None where there is no privacy."""
-    values: dict[tuple[str, float, str], list[dict[str, Any]]] = {}
+    values: dict[tuple[str, float | None, str], list[dict[str, Any]]] = {}
     for name, cell, result in results:
         for metric in result["metrics"]:
             values.setdefault((metric["name"], cell["epsilon"], name), []).append(metric)
@@ -317,10 +330,12 @@ def rows_of(
     for (metric, epsilon, name), found in values.items():
         numbers = [m["value"] for m in found]
         mean, low, high = sum(numbers) / len(numbers), min(numbers), max(numbers)
-        row = {"metric": metric, "epsilon": epsilon, "relation": config.neighbours, "method": name}
+        relation = config.neighbours if epsilon is not None else "none"
+        row = {"metric": metric, "epsilon": epsilon, "relation": relation, "method": name}
         row |= {"mean": mean, "low": low, "high": high, "seeds": len(numbers), "published": False}
         sound = get_method(config.variants[name].method).info.sound
         unsound = "" if sound else "; ACCOUNTING NOT SOUND"
+        unsound += "" if epsilon is not None else "; NOT PRIVATE"
         rows.append(row | {"source": found[0]["source"] + unsound, "badge": badge_of(found[0])})
     order = list(dict.fromkeys(row["metric"] for row in rows))
     for number in published_numbers(config.data, everything=all_published) if order else []:
@@ -342,12 +357,17 @@ def _place(number: Published) -> str:
     return f"published: {old}{number.source}{drawn}"
 
 
+def shown_epsilon(epsilon: float | None) -> str:
+    """ε of a row or cell; None is ∞, without privacy."""
+    return "∞" if epsilon is None or math.isinf(epsilon) else f"{epsilon:g}"
+
+
 def table(rows: Sequence[Row]) -> list[tuple[str, ...]]:
     """The rows as text, under `COLUMNS`."""
     lines: list[tuple[str, ...]] = [
         (
             row["metric"],
-            "∞" if row["epsilon"] is None else f"{row['epsilon']:g}",
+            shown_epsilon(row["epsilon"]),
             _RELATIONS.get(row["relation"]) or row["relation"],
             row["method"] + (" (published)" if row["published"] else ""),
             row.get("printed") or f"{row['mean']:.4g}",
@@ -367,6 +387,14 @@ def remarks(outcome: Outcome) -> list[str]:
     return [
         f"Each row of ours is {config.neighbours} (ε, δ)-differential privacy with δ = {config.delta:g} for the samples of "
         f"ONE fit; the {len(outcome.cells)} fits made here are as many releases of the same data, and add up.",
+        *(
+            [
+                "Rows at ε = ∞ are made with next to no noise and are NOT PRIVATE: they are there to be compared with a paper's, "
+                "and nothing of them may be given away."
+            ]
+            if math.inf in config.epsilons
+            else []
+        ),
         f"Every number of ours is {BADGE}; choosing a method or setting by it is not covered either.",
         *(
             [
@@ -406,13 +434,15 @@ def _protocols(rows: Sequence[Row]) -> list[str]:
 
 def missing_sentence(outcome: Outcome) -> str:
     return "; ".join(
-        f"{cell['name']}, ε = {cell['epsilon']:g}, seed {cell['seed']}" for cell in outcome.missing
+        f"{cell['name']}, ε = {shown_epsilon(cell['epsilon'])}, seed {cell['seed']}"
+        for cell in outcome.missing
     )
 
 
 def failure_sentence(failure: Mapping[str, Any]) -> str:
     return (
-        f"{failure['name']}, ε = {failure['epsilon']:g}, seed {failure['seed']}: {failure['error']}"
+        f"{failure['name']}, ε = {shown_epsilon(failure['epsilon'])}, seed {failure['seed']}: "
+        f"{failure['error']}"
     )
 
 

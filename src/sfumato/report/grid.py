@@ -23,7 +23,6 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import asdict
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -45,6 +44,7 @@ from sfumato.errors import (
     out_of_resources,
 )
 from sfumato.evaluation import evaluate, list_metrics, preset_metrics
+from sfumato.evaluation.classified import CLASSIFIER, judge_classifier
 from sfumato.files import read_json, write_json
 from sfumato.methods import Method, get_method
 from sfumato.privacy import Budget, Charge, DataSetLedger, Neighbours, keyed_digest
@@ -61,6 +61,8 @@ from sfumato.report.comparison import (
     rows_of,
     write_comparison,
 )
+
+_MAKES = {"classifier": "a classifier and no records", "records": "records and no classifier"}
 
 
 def compare(
@@ -169,6 +171,10 @@ def _check_folder(out: Path) -> None:
 def _metric_names(config: Config, schema: Any) -> tuple[str, ...]:
     if config.preset:
         return preset_metrics(config.preset, schema, train=True)
+    if CLASSIFIER in config.metrics:
+        if config.metrics != (CLASSIFIER,):
+            raise BadInput(f"{CLASSIFIER} judges classifiers and nothing else; name it alone.")
+        return config.metrics
     usable = [m.name for m in list_metrics() if m.applies(schema)]
     found: dict[str, None] = {}
     for name in config.metrics:
@@ -187,22 +193,22 @@ def _check_plans(config: Config, schema: Any, progress: Progress) -> None:
         raise BadInput("Only labelled images can be chosen from; take keep out of the file.")
     for name, variant in config.variants.items():
         cls = get_method(variant.method)
-        if cls.info.makes != "records":
+        judged = "classifier" if config.metrics == (CLASSIFIER,) else "records"
+        if cls.info.makes != judged:
+            remedy = "leave it out" if judged == "classifier" else f"judge it by {CLASSIFIER} alone"
             raise BadInput(
-                f"[methods.{name}] {variant.method} makes a {cls.info.makes} and no records to judge; leave it out."
+                f"[methods.{name}] {variant.method} makes {_MAKES[cls.info.makes]} to judge; {remedy}."
             )
         if schema.kind not in cls.info.kinds:
             raise BadInput(
                 f"[methods.{name}] {variant.method} does not make {schema.kind}; leave it out for {config.data}."
             )
         try:
-            method = cls(**variant.settings)
-            budget = Budget(
-                epsilon=config.epsilons[0],
-                delta=config.delta,
-                neighbours=Neighbours(config.neighbours),
-            )
-            method.promise(schema, budget)
+            for epsilon in config.epsilons:
+                method = cls(**variant.at(epsilon))
+                method.promise(schema, _budget(epsilon, config.delta, config.neighbours))
+                if not variant.by_epsilon:
+                    break
             method.check_public(
                 schema,
                 load_public(variant.public, schema, progress) if variant.public else None,
@@ -234,8 +240,15 @@ def _method_of(cell: Cell) -> Method:
 
 
 def _budget_of(cell: Cell) -> Budget:
-    relation = Neighbours(cell["neighbours"])
-    return Budget(epsilon=cell["epsilon"], delta=cell["delta"], neighbours=relation)
+    return _budget(cell["epsilon"], cell["delta"], cell["neighbours"])
+
+
+def _budget(epsilon: float | None, delta: float, neighbours: str) -> Budget:
+    """Of a cell; where its ε is None, or ∞, there is no privacy."""
+    relation = Neighbours(neighbours)
+    if epsilon is None or math.isinf(epsilon):
+        return Budget.none(delta=delta, neighbours=relation)
+    return Budget(epsilon=epsilon, delta=delta, neighbours=relation)
 
 
 def _grid(config: Config, metrics: Sequence[str]) -> list[tuple[str, str, Cell]]:
@@ -244,7 +257,9 @@ def _grid(config: Config, metrics: Sequence[str]) -> list[tuple[str, str, Cell]]
     grid = []
     for name, epsilon, seed in product(config.variants, config.epsilons, config.seeds):
         variant = config.variants[name]
-        cell = {**asdict(variant), "epsilon": epsilon, "delta": config.delta}
+        cell: Cell = {"method": variant.method, "settings": variant.at(epsilon)}
+        told = epsilon if math.isfinite(epsilon) else None
+        cell |= {"public": variant.public, "epsilon": told, "delta": config.delta}
         cell |= {"neighbours": config.neighbours, "train": config.train, "test": config.test}
         cell |= {"facts": config.facts, "samples": config.samples, "metrics": [*metrics]}
         cell |= {"seed": seed}
@@ -366,22 +381,26 @@ def run_cell(cell: Cell, ledger: Path | None = None) -> dict[str, Any]:
         train = load(cell["train"], **cell["facts"])
         model, budget = _method_of(cell), _budget_of(cell)
         public = load_public(cell["public"], train.schema) if cell["public"] else None
-        if not model.promise(train.schema, budget).sound:  # whatever their number
+        if model.promise(train.schema, budget).claimed is not None:  # whatever their number
             raise BadInput(
                 f"{cell['method']} with these settings is unsound and keeps no ε to be compared at; leave it out."
             )
         model.fit(train, budget, public=public, ledger=ledger)
         fitted = time.perf_counter()
-        reads_train = any(m.reads == "train" for m in list_metrics() if m.name in cell["metrics"])
-        found = evaluate(
-            model.sample(cell["samples"], seed=cell["seed"], keep=cell.get("keep", 1.0)),
-            load(cell["test"], **cell["facts"]),
-            metrics=cell["metrics"],
-            train=train if reads_train else None,
-            size_is_public=budget.neighbours.size_is_public,
-            seed=cell["seed"],
-        )
-        metrics = found.to_json()["metrics"]
+        test, told = load(cell["test"], **cell["facts"]), budget.neighbours.size_is_public
+        if model.info.makes == "classifier":
+            metrics = [judge_classifier(model, test, size_is_public=told).to_json()]
+        else:
+            read = any(m.reads == "train" for m in list_metrics() if m.name in cell["metrics"])
+            found = evaluate(
+                model.sample(cell["samples"], seed=cell["seed"], keep=cell.get("keep", 1.0)),
+                test,
+                metrics=cell["metrics"],
+                train=train if read else None,
+                size_is_public=told,
+                seed=cell["seed"],
+            )
+            metrics = found.to_json()["metrics"]
         if not all(math.isfinite(m[part]) for m in metrics for part in ("value", "low", "high")):
             raise BadInput("A metric is not a finite number; draw more samples or leave it out.")
     except SfumatoError as error:

@@ -180,13 +180,14 @@ def _content(
         "alarm": _alarm(statement, info),
         "sentences": two_sentences(statement, run.unit.name, run.unit.single, _makes(run)),
         "warnings": warnings_of(run),
+        "alarm_word": "Not sound." if statement.get("private", True) else "NOT PRIVATE.",
         "best": _best(metrics) if statement.get("sound", True) else "",
         "no_better": outcome(run.metrics),
         "glossary": GLOSSARY,
         "badge": BADGE,
         "makes": _makes(run),
         "statement": statement,
-        "epsilon": bound(epsilon),
+        "epsilon": bound(epsilon) if statement.get("private", True) else "∞",
         "delta": power(delta),
         "relation": statement["neighbours"],
         "relation_meaning": relations.get(statement["neighbours"], ""),
@@ -238,6 +239,11 @@ def _content(
 
 def _alarm(statement: dict[str, Any], info: MethodInfo | None) -> str:
     """What is said first of a run that is not sound; nothing of one that is."""
+    if not statement.get("private", True):
+        return (
+            "This run was made at ε = ∞, with next to no noise, to be compared with a paper's row. It protects nobody: treat "
+            "this page and everything else in the run as if it showed the private records, and give none of it away."
+        )
     if not statement.get("sound", True):
         return (
             "This run follows a paper that leaves some of what it reads out of its account. The ε that the paper claims is not a "
@@ -436,7 +442,8 @@ def _commands(run: SavedRun) -> list[str]:
         words += ["--schema", f"{_shown_path(run.path)}/config.json"]
     if run.unit.option is not None:
         words += ["--unit", run.unit.option, "--per-unit", str(run.unit.at_most)]
-    words += ["--epsilon", _exact(budget["epsilon"]), "--delta", _exact(budget["delta"])]
+    epsilon = "inf" if budget["epsilon"] is None else _exact(budget["epsilon"])
+    words += ["--epsilon", epsilon, "--delta", _exact(budget["delta"])]
     words += ["--neighbours", budget["neighbours"]]
     if config.get("public"):
         words += ["--public", str(config["public"])]

@@ -61,12 +61,15 @@ def two_sentences(statement: dict[str, Any], unit: str, single: bool, makes: str
     """Who is protected and how strongly; what may be concluded."""
     records = makes == "records"
     what = "These synthetic records are" if records else f"This {makes} is"
+    as_if = f"Treat {'them' if records else 'it'} as if {'they' if records else 'it'} showed the private records."
+    if not statement.get("private", True):
+        return [f"NOT PRIVATE. {what} made at ε = ∞, without noise worth the name.", as_if]
     epsilon, delta = float(statement["epsilon"]), float(statement["delta"])
     if not statement.get("sound", True):
         return [
             f"{what} not private: the paper's claim of ε = {bound(statement['claimed']['epsilon'])} does not hold, and what was "
             f"spent comes to ε = {bound(epsilon)} (δ = {power(delta)}).",
-            f"Treat {'them' if records else 'it'} as if {'they' if records else 'it'} showed the private records.",
+            as_if,
         ]
     others, used = (
         ("all other records", "it was used")

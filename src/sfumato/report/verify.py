@@ -9,6 +9,7 @@ program could also have kept the noise.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
 from collections.abc import Callable, Iterator
@@ -20,6 +21,7 @@ from sfumato._version import __version__
 from sfumato.errors import BudgetExceeded, CorruptArtifact, SfumatoError
 from sfumato.files import sha256_of
 from sfumato.methods import SavedRun
+from sfumato.privacy.statement import NOT_PRIVATE
 from sfumato.privacy.store import is_release
 from sfumato.privacy.verification import agrees, second_epsilon
 
@@ -45,6 +47,7 @@ class Check:
 class Verification:
     run: Path
     checks: tuple[Check, ...]
+    private: bool = True  # not at ε = ∞, where there is nothing to keep
 
     @property
     def passed(self) -> bool:
@@ -58,7 +61,8 @@ class Verification:
     def outcome(self) -> str:
         failed = [c for c in self.checks if not c.passed]
         if not failed:
-            return f"PASS: {self.run} is whole, and its releases cost no more than it states."
+            told = "" if self.private else f" {NOT_PRIVATE}"
+            return f"PASS: {self.run} is whole, and its releases cost no more than it states.{told}"
         return f"FAIL: {failed[0].sentence}"
 
     def to_json(self) -> dict[str, Any]:
@@ -67,13 +71,14 @@ class Verification:
             "passed": self.passed,
             "verdict": self.outcome,
             "checks": [c.to_json() for c in self.checks],
+            **({} if self.private else {"private": False}),
         }
 
 
 def verify(path: Path | str, *, report: bool = True) -> Verification:
     """Check the finished run in `path`, and its `report`; raises only if there is none."""
     run = SavedRun(path)
-    checks = []
+    checks, private = [], True
     try:
         for name, check in _CHECKS.items():
             if name == "report" and not report:
@@ -82,9 +87,11 @@ def verify(path: Path | str, *, report: bool = True) -> Verification:
                 checks.append(Check(name, True, check(run)))
             except SfumatoError as error:
                 checks.append(Check(name, False, str(error), error.exit_code))
+        with contextlib.suppress(SfumatoError):  # then a check has failed and says why
+            private = run.budget.private
     finally:
         run.close()
-    return Verification(run.path, tuple(checks))
+    return Verification(run.path, tuple(checks), private)
 
 
 def _store(run: SavedRun) -> str:
@@ -177,7 +184,8 @@ def _epsilon(run: SavedRun) -> str:
         raise CorruptArtifact(
             f"The statement promises ε = {stated:.6g}, far above what its releases cost by a second route ({high:.6g})."
         )
-    return f"ε = {stated:.6g} at δ = {delta:g}; by a second route between {low:.6g} and {high:.6g}."
+    known = "" if run.budget.private else "NOT PRIVATE, ε = ∞ was asked for: "
+    return f"{known}ε = {stated:.6g} at δ = {delta:g}; by a second route between {low:.6g} and {high:.6g}."
 
 
 def _statement(run: SavedRun) -> str:
