@@ -26,8 +26,8 @@ CATEGORIES = (
 EITHER = "numerical (of type real, integer or date) with low and high, or categorical or ordinal with categories?"
 TEXT = (
     "A .csv does not say what its columns hold, so say it: kind numerical with low and high, the least and the largest value "
-    "that can occur, or kind categorical (ordinal, if they have an order) with categories, every value that can occur. From public "
-    "knowledge (a code book, a form), not from the data. "
+    "that can occur, or kind categorical (ordinal, if they have an order) with categories, every value that can occur. From "
+    "public knowledge (a code book, a form), not from the data. "
 )
 WHOLE = (
     "Fill in what is null from public knowledge, then delete the comments if you like. Leave out columns that are not to be made "
