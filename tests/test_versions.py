@@ -36,7 +36,9 @@ def merf(old: Path, tmp_path: Path) -> Path:
 
 
 def test_every_method_has_a_run_of_version_0_1_0():
-    assert set(RUNS) == {info.name for info in list_methods()}
+    # The thirteen that there were; those that came since have none.
+    assert len(RUNS) == 13
+    assert set(RUNS) <= {info.name for info in list_methods()}
 
 
 @pytest.mark.parametrize("name", RUNS)
