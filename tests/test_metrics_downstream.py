@@ -22,6 +22,7 @@ from sfumato.errors import BadInput
 from sfumato.evaluation import Fitted, evaluate, list_metrics, preset_metrics, tables, twelve
 from sfumato.evaluation.classifiers import ConvNet, ResNet9
 from sfumato.evaluation.distributions import class_pairs
+from sfumato.evaluation.dpimagebench import JUDGES
 from sfumato.evaluation.tables import (
     ENTROPY,
     discretise,
@@ -288,11 +289,65 @@ def test_a_network_is_determined_by_its_seed_and_leaves_the_global_one_alone(kin
 )
 @pytest.mark.parametrize(
     ("kind", "settings"),
-    [(ConvNet, {"least_images": 6}), (ResNet9, {"least_images": 6, "width": 2})],
+    [
+        (ConvNet, {"least_images": 6}),
+        (ResNet9, {"least_images": 6, "width": 2}),
+        *((kind, {"least_images": 6, "widths": (4, 4, 4)}) for _, kind in JUDGES.values()),
+    ],
 )
 def test_networks_take_any_channels_and_sizes(kind, settings, shape):
     model = fitted(kind, 0, torch.rand(6, *shape), torch.arange(6) % 4, **settings)
     assert model.predict(torch.rand(3, *shape)).shape == (3,)
+
+
+@pytest.fixture
+def small_judges(monkeypatch: pytest.MonkeyPatch) -> None:
+    for _, kind in JUDGES.values():
+        monkeypatch.setattr(kind, "widths", (8, 8, 8))
+        monkeypatch.setattr(kind, "epochs", 3)
+        monkeypatch.setattr(kind, "least_images", 300)
+
+
+def test_the_benchmarks_rule_takes_the_epoch_and_the_network_that_real_images_choose(
+    small_judges: None,
+):
+    synthetic, real, train = stripes(240), stripes(90, 1), stripes(200, 2)
+    names = ("dpimagebench",)
+    honest = evaluate(synthetic, real, metrics=tuple(f"dpimagebench.{n}" for n in JUDGES))
+    assert len(honest) == 3 and all("CHOSEN" not in m.note for m in honest)
+    both = evaluate(synthetic, real, metrics=names, train=train)
+    # Looking on changes no training.
+    assert all(both[m.name].value == m.value for m in honest)
+    assert "CHOSEN ON REAL TRAINING DATA" in both["dpimagebench.best"].note
+    assert "REAL TRAINING data" in both["dpimagebench.best"].source
+    with pytest.raises(BadInput, match="train"):
+        evaluate(synthetic, real, metrics=("dpimagebench.best",))
+
+
+def test_the_best_epoch_is_kept_with_what_it_said_of_the_test_images(
+    small_judges: None, monkeypatch: pytest.MonkeyPatch
+):
+    """A network that is best after its second epoch and useless after the last."""
+    shown: list[int] = []
+
+    def fit(self, rows, codes, n_classes, step):
+        for epoch in (1, 2, 3):
+            shown.append(epoch)
+            self.watch(epoch)
+
+    def predict(self, rows):
+        right = (rows.flatten(1).mean(1) > 0.5).long()
+        return right if shown[-1] == 2 else 1 - right
+
+    for _, kind in JUDGES.values():
+        monkeypatch.setattr(kind, "fit", fit)
+        monkeypatch.setattr(kind, "predict", predict)
+    images = np.zeros((40, 1, 8, 8), np.float32)
+    images[::2] = 1
+    data = Dataset.from_arrays(images, (np.arange(40) + 1) % 2, classes=2)
+    found = evaluate(data, data, metrics=("dpimagebench",), train=data)
+    assert found["dpimagebench.best"].value == 1.0 and "epoch 2" in found["dpimagebench.best"].note
+    assert found["dpimagebench.wrn"].value == 0.0
 
 
 def test_accuracy_grows_with_the_synthetic_set_and_a_short_set_is_said(rows_and_codes):
@@ -556,7 +611,7 @@ def test_every_metric_has_an_interval_a_source_and_full_progress(hurried, make):
         assert real.name in metric.source
         assert ("not covered by ε" in metric.source) != ("synthetic data only" in metric.source)
         reads = ("memor", "curve.eff", "frechet.judge", "marginals-train", "marginals-paper")
-        reads += ("ceiling", "baseline.class-means")
+        reads += ("ceiling", "baseline.class-means", "dpimagebench.best")
         assert ("TRAINING" in metric.source) == metric.name.startswith(reads)
     json.dumps(found.to_json(), allow_nan=False)
 
@@ -576,7 +631,9 @@ def test_presets_grow_and_are_refused_when_unknown():
     ):
         assert wanted <= set(preset_metrics("paper", data.schema))
     assert "fid" not in preset_metrics("paper", stripes().schema)
-    with pytest.raises(BadInput, match="no preset 'swift'; choose from quick, paper, full"):
+    with pytest.raises(
+        BadInput, match="no preset 'swift'; choose from quick, paper, dpimagebench, full"
+    ):
         evaluate(stripes(90), stripes(90), preset="swift")
 
 

@@ -59,8 +59,11 @@ _show_real_option = click.option(
 )
 @click.option(
     "--preset",
-    type=click.Choice(("quick", "paper", "full")),
-    help="A set of metrics: three classifiers, those of the papers, or all.  [default: quick]",
+    "--protocol",
+    "preset",
+    type=click.Choice(("quick", "paper", "dpimagebench", "full")),
+    help="A set of metrics: three classifiers, those of the papers, the networks of DPImageBench in small (an hour; with "
+    "--train also under its own rule), or all.  [default: quick]",
 )
 @click.option(
     "--metrics",

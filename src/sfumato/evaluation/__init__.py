@@ -4,6 +4,7 @@
 # ruff: isort: off
 from sfumato.evaluation import downstream as downstream
 from sfumato.evaluation import baselines as baselines
+from sfumato.evaluation import dpimagebench as dpimagebench
 from sfumato.evaluation import frechet as frechet
 from sfumato.evaluation import neighbours as neighbours
 from sfumato.evaluation import distributions as distributions

@@ -299,7 +299,7 @@ def _views(flat: torch.Tensor, shapes: list[torch.Size]) -> list[torch.Tensor]:
 # ------------------------------------------------------------------------- networks for images
 
 
-class _ImageNetwork:
+class ImageNetwork:
     """A network trained with a one-cycle rate; a smaller set is shown more often, as often as shows `least_images`."""
 
     batch: int
@@ -307,6 +307,7 @@ class _ImageNetwork:
     most_epochs: int
     least_images = 60_000
     peak: float
+    watch: Callable[[int], None] | None = None  # called after each epoch, with its number
 
     def __init__(self, seed: int = 0) -> None:
         self.seed = seed
@@ -321,10 +322,12 @@ class _ImageNetwork:
             network = self._build(rows.shape[1:], n_classes)
         self.network_ = _initialised(network, draw)
         optimizer = self._optimizer()
+        # A fifth of five steps is a rise of no length, which torch divides by.
+        steps = max(epochs * batches + 1, 6)
         schedule = torch.optim.lr_scheduler.OneCycleLR(
-            optimizer, max_lr=self.peak, total_steps=epochs * batches + 1, pct_start=0.2
+            optimizer, max_lr=self.peak, total_steps=steps, pct_start=0.2
         )
-        for _ in range(epochs):
+        for epoch in range(epochs):
             for index in torch.randperm(n, generator=draw).chunk(batches):
                 loss = self._loss(rows[index], codes[index], draw)
                 optimizer.zero_grad()
@@ -332,6 +335,10 @@ class _ImageNetwork:
                 optimizer.step()
                 schedule.step()
                 step(1.0 / (epochs * batches))
+            if self.watch is not None:
+                self.network_.eval()
+                self.watch(epoch + 1)
+                self.network_.train()
         self.network_.eval()
 
     def restored(
@@ -358,7 +365,7 @@ class _ImageNetwork:
         raise NotImplementedError
 
 
-class ConvNet(_ImageNetwork):
+class ConvNet(ImageNetwork):
     """Convolutions 3×3, ReLU and 2×2 max-pooling until the map is at most 7 wide, one more convolution, 128 units, classes.
 
     For 28×28 that is 16, 32 and 32 channels. Adam with a one-cycle rate (peak 3e-3), batches of 128, dropout 0.3 before
@@ -397,7 +404,7 @@ class ConvNet(_ImageNetwork):
         return functional.cross_entropy(head(hidden * kept / (1.0 - self.dropout)), codes)
 
 
-class _Residual(nn.Module):
+class Residual(nn.Module):
     def __init__(self, inner: nn.Module) -> None:
         super().__init__()
         self.inner = inner
@@ -406,7 +413,7 @@ class _Residual(nn.Module):
         return x + self.inner(x)
 
 
-def _conv(width: int, wider: int, kernel: int = 3, stride: int = 1, padding: int = 1) -> nn.Module:
+def conv(width: int, wider: int, kernel: int = 3, stride: int = 1, padding: int = 1) -> nn.Module:
     return nn.Sequential(
         nn.Conv2d(width, wider, kernel, stride, padding, bias=False),
         nn.BatchNorm2d(wider),
@@ -414,7 +421,7 @@ def _conv(width: int, wider: int, kernel: int = 3, stride: int = 1, padding: int
     )
 
 
-class ResNet9(_ImageNetwork):
+class ResNet9(ImageNetwork):
     """The layers of the CIFAR-10 example of FFCV, which the papers name, for images of at least 8×8, any number of channels.
 
     3×3 convolutions with batch norm and ReLU (64; 128 by a 5×5 of stride 2; residual; 256; pool; residual; 128), global
@@ -433,14 +440,14 @@ class ResNet9(_ImageNetwork):
     def _build(self, shape: torch.Size, n_classes: int) -> nn.Sequential:
         w = self.width
         return nn.Sequential(
-            _conv(shape[0], w),
-            _conv(w, 2 * w, 5, 2, 2),
-            _Residual(nn.Sequential(_conv(2 * w, 2 * w), _conv(2 * w, 2 * w))),
-            _conv(2 * w, 4 * w),
+            conv(shape[0], w),
+            conv(w, 2 * w, 5, 2, 2),
+            Residual(nn.Sequential(conv(2 * w, 2 * w), conv(2 * w, 2 * w))),
+            conv(2 * w, 4 * w),
             nn.MaxPool2d(2, ceil_mode=True),
-            _Residual(nn.Sequential(_conv(4 * w, 4 * w), _conv(4 * w, 4 * w))),
+            Residual(nn.Sequential(conv(4 * w, 4 * w), conv(4 * w, 4 * w))),
             # Maps of fewer than 3×3 positions, from images below 12 pixels, need the padding.
-            _conv(4 * w, 2 * w, padding=1),
+            conv(4 * w, 2 * w, padding=1),
             nn.AdaptiveMaxPool2d(1),
             nn.Flatten(),
             nn.Linear(2 * w, n_classes, bias=False),

@@ -68,13 +68,13 @@ def _outcome(
 
     found = comparison.once(
         ("classifier", name, seed),
-        lambda: _train(comparison, build(seed), comparison.synthetic, counted),
+        lambda: train_on(comparison, build(seed), comparison.synthetic, counted),
     )
     step(max(0.0, left))
     return found
 
 
-def _train(
+def train_on(
     comparison: Comparison,
     classifier: Classifier,
     given: tuple[torch.Tensor, torch.Tensor | None],
@@ -320,7 +320,7 @@ def _some(
 
 def _curve(size: int, comparison: Comparison, seed: int, step: Step) -> Measurement:
     given = comparison.synthetic
-    outcome = _train(comparison, LogisticRegression(seed), _some(given, size, seed), step)
+    outcome = train_on(comparison, LogisticRegression(seed), _some(given, size, seed), step)
     short = f"the set has {len(given[0]):,} records only" if len(given[0]) < size else ""
     return _share_right(comparison, outcome, short)
 
@@ -342,7 +342,7 @@ def _effective(comparison: Comparison, seed: int, step: Step) -> Measurement:
     curve = []
     for some in sizes:
         try:
-            outcome = _train(
+            outcome = train_on(
                 comparison, LogisticRegression(seed), _some(comparison.train, some, seed), part
             )
         except BadInput:  # a small draw may be of one class
@@ -373,7 +373,7 @@ def _papers(schema: Schema) -> Sequence[Preset]:
     return ("paper",) if schema.kind == "images" else ()
 
 
-def _labelled(schema: Schema) -> bool:
+def labelled(schema: Schema) -> bool:
     return schema.labelled
 
 
@@ -396,7 +396,7 @@ def _register_twelve(name: str, presets: Callable[[Schema], Sequence[Preset]]) -
         f"accuracy of {kind.described} trained on the synthetic data",
         title=kind.title,
         presets=presets,
-        where=_labelled_for_xgboost if name == "xgb" else _labelled,
+        where=_labelled_for_xgboost if name == "xgb" else labelled,
     )(partial(_accuracy_of_twelve, name))
 
 
@@ -408,7 +408,7 @@ _register_accuracy(
     title="convolutional network",
     kinds=("images",),
     presets=_quick_or_papers,
-    where=_labelled,
+    where=labelled,
 )(partial(_accuracy, "cnn", ConvNet))
 for _name in TWELVE:
     if _name not in ("logreg", "mlp"):
@@ -418,7 +418,7 @@ _register_accuracy(
     "mean accuracy of the twelve classifiers of the papers",
     title=_MEAN,
     presets=_papers,
-    where=_labelled,
+    where=labelled,
 )(_mean_accuracy)
 _register_accuracy(
     "accuracy.resnet9",
@@ -449,7 +449,7 @@ for _prefix, _ranking in _SCORES.items():
             family=_family,
             kinds=("table",),
             presets=partial(_table_preset, _prefix),
-            where=_labelled_for_xgboost if _name == "xgb" else _labelled,
+            where=_labelled_for_xgboost if _name == "xgb" else labelled,
         )(partial(_ranked, _prefix, _name))
 
 _register_curve = partial(
@@ -460,7 +460,7 @@ _register_curve = partial(
         "would teach it as much.",
         "%",
     ),
-    where=_labelled,
+    where=labelled,
 )
 for _size in SIZES:
     _register_curve(

@@ -212,9 +212,8 @@ def _mmd(first: Any, second: Any) -> float:
     title="Fréchet distance (FID)",
     family=_DISTANCES,
     kinds=("images",),
-    presets=lambda schema: (
-        ("paper",) if colour(schema) else ()
-    ),  # the papers give it for colour only
+    # The papers give it for colour only.
+    presets=lambda schema: ("paper", "dpimagebench") if colour(schema) else ("dpimagebench",),
 )
 def fid(comparison: Comparison, seed: int, step: Step) -> Measurement:
     synthetic, real = comparison.both_features(INCEPTION, seed, step)
@@ -254,6 +253,7 @@ def kid(comparison: Comparison, seed: int, step: Step) -> Measurement:
     title="Fréchet distance, CNN of the real images",
     family=_JUDGED,
     kinds=("images",),
+    presets=("dpimagebench",),
     reads="train",
     where=lambda schema: schema.n_classes >= 2,
 )

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 Array = np.ndarray[Any, Any]
 Step = Callable[[float], None]
 Features = Callable[[torch.Tensor], torch.Tensor]
-Preset = Literal["quick", "paper", "full"]
+Preset = Literal["quick", "paper", "dpimagebench", "full"]
 Reads = Literal["test", "train", "either", "nothing"]
 Result = TypeVar("Result")
 EVALUATED = ("Metric", "Value", "95 % interval", "From")
@@ -503,8 +503,8 @@ def list_metrics() -> list[MetricInfo]:
 def preset_metrics(preset: str, schema: Schema, *, train: bool = False) -> tuple[str, ...]:
     """The names that a preset stands for on data of this schema; `train` says whether the training set is at hand.
 
-    "quick" is what `evaluate` does by default, "paper" the protocol of the papers for this kind of data, "full"
-    everything that applies.
+    "quick" is what `evaluate` does by default, "paper" the protocol of the papers for this kind of data, "dpimagebench" the
+    judges of that benchmark in small, "full" everything that applies.
     """
     if preset not in get_args(Preset):
         raise BadInput(f"There is no preset {preset!r}; choose from {', '.join(get_args(Preset))}.")
@@ -541,14 +541,14 @@ def evaluate(
 ) -> Evaluation:
     """Compare `synthetic` with `real`, a set of records that the synthesizer was not fitted to.
 
-    `metrics` are names from `list_metrics()`; the first part of a name ("accuracy") stands for its whole family.
-    `preset` ("quick", "paper", "full") adds those of `preset_metrics`; with neither it is "quick". `train` is the set
+    `metrics` are names from `list_metrics()`; the first part of a name ("accuracy") stands for its whole family. `preset`
+    ("quick", "paper", "dpimagebench", "full") adds those of `preset_metrics`; with neither it is "quick". `train` is the set
     that the synthesizer WAS fitted to, read by the metrics that say so (`reads`). `networks` replaces a pretrained network
     ("fid-inception", "lpips-alexnet") by another function of pixels. `size_is_public` says that the numbers of real records
     may be written down (never so under add-remove); without it they are told of named sets only. `baselines` adds what each
     accuracy is to be held against (`baseline.*`, `ceiling.*`), noisy class means only where `fitted` tells the budget of the
-    synthetic records. `seed` fixes everything random. With an `engine` ("ray", "ray:ADDRESS") each family of metrics is computed
-    there, with the same numbers.
+    synthetic records. `seed` fixes everything random. With an `engine` ("ray", "ray:ADDRESS") each family of metrics is
+    computed there, with the same numbers.
     """
     if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**32:
         raise BadInput(f"The seed is {seed!r}; pass a whole number from 0 to 4294967295.")

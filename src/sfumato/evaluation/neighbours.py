@@ -163,6 +163,7 @@ for _name, _features, _space, _heading in (
             f"{_meaning}; k = {NEIGHBOURS}, {_space}",
             title=_what,
             family=_family,
+            presets=("dpimagebench",) if _name == "prdc" else (),
             kinds=("images",),
         )(partial(_measure_prdc, _features, _what))
 
