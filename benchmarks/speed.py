@@ -14,6 +14,8 @@
 - `cluster`: what a Ray cluster on this machine costs and brings: its start, DP-MERF on 10⁶ rows by two workers against one, and
   on Fashion-MNIST against none;
 - `cluster_steps`: DP-SGD steps of several sizes by two workers against one process.
+- `versions`: fits that go through codecs, of this source against that in the folder $SFUMATO_OTHER (another checkout's `src`):
+  two processes take turns, in processor time, and draw plain noise, which is the same in both.
 
 `--quick` takes small data and one round: it shows that a measurement runs, and its numbers mean nothing.
 """
@@ -27,6 +29,8 @@ import math
 import multiprocessing
 import os
 import resource
+import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -757,6 +761,72 @@ def cluster_steps(rounds: int, quick: bool) -> None:
     engine.close()
 
 
+# Two versions of the source
+
+
+def codec_fit(name: str, quick: bool) -> Callable[[], Any]:
+    """A fit whose time goes into what the wall is shown of each record; trainings are cut short."""
+    from sfumato.methods import get_method
+
+    n, settings = {
+        "mixture": (60_000, {"refine": False}),
+        "merf": (10_000, {"features": 2_000, "steps": 1}),
+        "hp": (2_000, {"steps": 1, "rounds": 2}),
+        "mge": (30_000, {"codec": "dct"}),
+        "llm": (10_000, {"epochs": 3.0}),
+    }[name]
+    n = 500 if quick else n
+    pixels = np.random.default_rng(0).integers(0, 256, (n, 1, 28, 28), dtype=np.uint8)
+    data = Dataset.from_arrays(pixels, np.arange(n) % 10, classes=10)
+    if name == "mixture" and any(s.name == "tone" for s in get_method(name).settings()):
+        settings |= {"tone": False}  # what a version before 0.4 cannot do
+    return lambda: get_method(name)(**settings).fit(data, Budget(epsilon=1.0, delta=1e-5))
+
+
+def take_orders(name: str, quick: bool) -> None:
+    """The processor seconds of one more fit for each line that comes in."""
+    from sfumato.privacy import PrivateData
+
+    def plain(count: int, scale: float, *_: Any, **__: Any) -> Any:
+        return np.rint(np.random.default_rng(0).standard_normal(count) * scale).astype(np.int64)
+
+    PrivateData.__init__.__kwdefaults__["discrete_sampler"] = plain
+    torch.set_num_threads(1)
+    work = codec_fit(name, quick)
+    work()
+    for _ in sys.stdin:
+        began = time.process_time()
+        work()
+        print(time.process_time() - began, flush=True)
+
+
+def versions(rounds: int, quick: bool) -> None:
+    here, other = str(Path(sfumato.__file__).parents[1]), os.environ["SFUMATO_OTHER"]
+    print("| fit | other, s | this, s | other ÷ this: least times | median (range) of turns |")
+    print("|---|---|---|---|---|")
+    for name in ("mixture", "merf", "hp", "mge", "llm"):
+        order = [sys.executable, __file__, "versions", "--work", name, *["--quick"] * quick]
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+        workers = [
+            subprocess.Popen(order, env={**os.environ, "PYTHONPATH": source}, **pipes)
+            for source in (other, here)
+        ]
+
+        def one(worker: Any) -> float:
+            print(file=worker.stdin, flush=True)
+            return float(worker.stdout.readline())
+
+        taken = [[one(worker) for worker in workers] for _ in range(rounds)]
+        for worker in workers:
+            worker.communicate()
+        least = [min(times) for times in zip(*taken, strict=True)]
+        ratios = sorted(a / b for a, b in taken)
+        spread = f"{median(ratios):.2f} ({ratios[0]:.2f}–{ratios[-1]:.2f})"
+        times = " | ".join(f"{seconds:.2f}" for seconds in least)
+        print(f"| {name} | {times} | {least[0] / least[1]:.2f} | {spread} |", flush=True)
+    print(f"\n{rounds} turns; load {os.getloadavg()[0]:.1f}.")
+
+
 ROUNDS: dict[Callable[[int, bool], None], int] = {
     embedding: 5,
     noise: 5,
@@ -768,6 +838,7 @@ ROUNDS: dict[Callable[[int, bool], None], int] = {
     scale: 3,
     cluster: 3,
     cluster_steps: 15,
+    versions: 9,
 }
 
 
@@ -777,7 +848,11 @@ def main() -> None:
     parser.add_argument("names", nargs="+", choices=measures, metavar="NAME")
     parser.add_argument("--rounds", type=int, help="turns that are measured")
     parser.add_argument("--quick", action="store_true", help="only show that it runs")
+    parser.add_argument("--work", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
+    if arguments.work:
+        take_orders(arguments.work, arguments.quick)
+        return
     for name in arguments.names:
         rounds = 1 if arguments.quick else arguments.rounds or ROUNDS[measures[name]]
         measures[name](rounds, arguments.quick)
