@@ -236,7 +236,7 @@ def mepf_work(encoder: Any, phi: Any, shape: tuple[int, ...]) -> dict[str, Calla
     """One pass (images, activations, the gradient of their sum back to the weights), and the whole step."""
     from sfumato.generators import ConvGenerator, ResNetGenerator
     from sfumato.generators.embedding import MeanEmbedding
-    from sfumato.methods.perceptual_matching import Part, PerceptualMatching
+    from sfumato.methods.mepf_matching import PerceptualDistance, Target
     from sfumato.public.perceptual import clouds, public_rows, weighed_axes
 
     network: nn.Module = (
@@ -244,14 +244,12 @@ def mepf_work(encoder: Any, phi: Any, shape: tuple[int, ...]) -> dict[str, Calla
         if shape[1] <= 28
         else ResNetGenerator(shape, 10, 90)
     )
-    target = MeanEmbedding(
+    embedding = MeanEmbedding(
         mean=torch.rand(10, phi.dim) / phi.dim**0.5, shares=torch.full((10,), 0.1), noise_std=1e-4
     )
     rows = public_rows(phi, clouds(shape, RECORDS), RECORDS)
-    part = Part(phi, target, metric=weighed_axes(rows, DIRECTIONS, 0.5, 0.0))
-    matching = PerceptualMatching(
-        network, encoder, [part], None, batch=BATCH, steps=1, loss="averaged"
-    )
+    target = Target(phi, embedding, weighed_axes(rows, DIRECTIONS, 0.5, 0.0))
+    matching = PerceptualDistance(network, target, batch=BATCH, steps=1, loss="averaged")
     optimiser = torch.optim.Adam(network.parameters(), lr=1e-4, fused=True)
     labels, random = torch.arange(10).repeat_interleave(BATCH // 10), torch.Generator()
 
@@ -265,7 +263,7 @@ def mepf_work(encoder: Any, phi: Any, shape: tuple[int, ...]) -> dict[str, Calla
 
     return {
         "pass": lambda: step(bare),
-        "step": lambda: step(lambda: matching.step_loss(0, random)),
+        "step": lambda: step(lambda: matching.loss(0, random)),
     }
 
 
@@ -325,19 +323,34 @@ def without_privacy(batch: int) -> Callable[[], None]:
     return step
 
 
-def through_the_wall(batch: int, fast: bool) -> Callable[[], None]:
+def paid_gradients(
+    network: nn.Module,
+    loss: Callable[..., Tensor],
+    data: Dataset,
+    rate: float = 1.0,
+    *,
+    fast: bool = True,
+    engine: Any = None,
+) -> tuple[Any, Callable[[], Tensor]]:
+    """The gradients of a network as the wall sums them, and one more noisy sum at each call; at rate 1 of all records."""
     from sfumato.privacy import GradientSum, Ledger, PrivateData
 
+    gradients = GradientSum(network, loss, bound=1.0)
+    gradients._fast = gradients._fast and fast
+    private = PrivateData(data, Ledger(Budget(epsilon=1e6, delta=1e-5)), engine=engine)
+    steps = private.poisson_steps(
+        rate, 10_000, 100.0, bound=gradients.enforced, label="steps", dimension=gradients.dim
+    )
+    return gradients, lambda: next(steps).noisy_gradient(gradients)
+
+
+def through_the_wall(batch: int, fast: bool) -> Callable[[], None]:
     network = critic()
     optimiser = torch.optim.Adam(network.parameters(), fused=True)
-    gradients = GradientSum(network, per_record, bound=1.0)
-    gradients._fast = fast
-    private = PrivateData(noise_rows(batch), Ledger(Budget(epsilon=1e6, delta=1e-5)))
-    # Rate 1, so that every way sees the same records.
-    steps = private.poisson_steps(1.0, 10_000, 1.0, bound=gradients.enforced, label="steps")
+    gradients, noisy = paid_gradients(network, per_record, noise_rows(batch), fast=fast)
 
     def step() -> None:
-        gradients.assign(next(steps).noisy_gradient(gradients) / batch)
+        gradients.assign(noisy() / batch)
         optimiser.step()
 
     return step
@@ -538,7 +551,7 @@ def stage_of(name: str, n: int, folder: Path) -> tuple[float, float]:
     from sfumato.generators.embedding import CountedByClass
     from sfumato.privacy.bounding import summand_of
     from sfumato.public.fourier import FourierFeatures
-    from sfumato.public.tabular import HeterogeneousFourier, encoding_of
+    from sfumato.public.tabular import HeterogeneousFourier, plain_codec
 
     torch.set_num_threads(1)
     kind = name.partition(":")[0]
@@ -562,7 +575,7 @@ def stage_of(name: str, n: int, folder: Path) -> tuple[float, float]:
     def summand(features: int) -> Any:
         if data.schema.kind == "table":
             fourier = FourierFeatures(16, features, (1.6, 0.16), seed=0)
-            phi = CountedByClass(HeterogeneousFourier(encoding_of(data.schema), fourier), 2)
+            phi = CountedByClass(HeterogeneousFourier(plain_codec(data.schema), fourier), 2)
         else:
             phi = CountedByClass(FourierFeatures(784, features, 127.0, seed=0), 10)
         return summand_of(phi)
@@ -632,19 +645,12 @@ def scale(rounds: int, quick: bool) -> None:
 
 
 def critic_step(data: Dataset, engine: Any, rate: float) -> Callable[[], Any]:
-    from sfumato.privacy import GradientSum, Ledger, PrivateData
-
     with torch.random.fork_rng():
         torch.manual_seed(0)
         layers = (nn.Conv2d(1, 16, 3, 2), nn.ReLU(), nn.Conv2d(16, 32, 3, 2), nn.ReLU())
         width = nn.Sequential(*layers, nn.Flatten())(torch.zeros(1, *data.schema.shape)).shape[1]
         network = nn.Sequential(*layers, nn.Flatten(), nn.Linear(width, 10))
-    gradients = GradientSum(network, critic_loss, bound=1.0)
-    private = PrivateData(data, Ledger(Budget(epsilon=1e6, delta=1e-5)), engine=engine)
-    steps = private.poisson_steps(
-        rate, 10_000, 100.0, bound=gradients.enforced, label="critic", dimension=gradients.dim
-    )
-    return lambda: next(steps).noisy_gradient(gradients)
+    return paid_gradients(network, critic_loss, data, rate, engine=engine)[1]
 
 
 def critic_loss(network: nn.Module, x: Tensor, y: Tensor) -> Tensor:
