@@ -73,6 +73,7 @@ lint: setup ## style, types and the direction of imports
 
 docs: setup-docs ## build the documentation into site/
 	@"$(PY)" -m sfumato.testing.walk > docs/walk.md
+	@"$(PY)" -m sfumato.testing.rooms docs/design.md
 	@"$(PY)" -m sfumato methods --markdown > docs/settings.md
 	@"$(PY)" -m sfumato methods --markdown --preset paper > docs/presets.md
 	@"$(PY)" -m sfumato schema json > docs/sfumato-schema.json

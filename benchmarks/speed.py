@@ -14,6 +14,8 @@
 - `cluster`: what a Ray cluster on this machine costs and brings: its start, DP-MERF on 10⁶ rows by two workers against one, and
   on Fashion-MNIST against none;
 - `cluster_steps`: DP-SGD steps of several sizes by two workers against one process.
+- `versions`: fits that go through codecs, of this source against that in the folder $SFUMATO_OTHER (another checkout's `src`):
+  two processes take turns, in processor time, and draw plain noise, which is the same in both.
 
 `--quick` takes small data and one round: it shows that a measurement runs, and its numbers mean nothing.
 """
@@ -27,6 +29,8 @@ import math
 import multiprocessing
 import os
 import resource
+import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -232,7 +236,7 @@ def mepf_work(encoder: Any, phi: Any, shape: tuple[int, ...]) -> dict[str, Calla
     """One pass (images, activations, the gradient of their sum back to the weights), and the whole step."""
     from sfumato.generators import ConvGenerator, ResNetGenerator
     from sfumato.generators.embedding import MeanEmbedding
-    from sfumato.methods.perceptual_matching import Part, PerceptualMatching
+    from sfumato.methods.mepf_matching import PerceptualDistance, Target
     from sfumato.public.perceptual import clouds, public_rows, weighed_axes
 
     network: nn.Module = (
@@ -240,14 +244,12 @@ def mepf_work(encoder: Any, phi: Any, shape: tuple[int, ...]) -> dict[str, Calla
         if shape[1] <= 28
         else ResNetGenerator(shape, 10, 90)
     )
-    target = MeanEmbedding(
+    embedding = MeanEmbedding(
         mean=torch.rand(10, phi.dim) / phi.dim**0.5, shares=torch.full((10,), 0.1), noise_std=1e-4
     )
     rows = public_rows(phi, clouds(shape, RECORDS), RECORDS)
-    part = Part(phi, target, metric=weighed_axes(rows, DIRECTIONS, 0.5, 0.0))
-    matching = PerceptualMatching(
-        network, encoder, [part], None, batch=BATCH, steps=1, loss="averaged"
-    )
+    target = Target(phi, embedding, weighed_axes(rows, DIRECTIONS, 0.5, 0.0))
+    matching = PerceptualDistance(network, target, batch=BATCH, steps=1, loss="averaged")
     optimiser = torch.optim.Adam(network.parameters(), lr=1e-4, fused=True)
     labels, random = torch.arange(10).repeat_interleave(BATCH // 10), torch.Generator()
 
@@ -261,7 +263,7 @@ def mepf_work(encoder: Any, phi: Any, shape: tuple[int, ...]) -> dict[str, Calla
 
     return {
         "pass": lambda: step(bare),
-        "step": lambda: step(lambda: matching.step_loss(0, random)),
+        "step": lambda: step(lambda: matching.loss(0, random)),
     }
 
 
@@ -321,19 +323,34 @@ def without_privacy(batch: int) -> Callable[[], None]:
     return step
 
 
-def through_the_wall(batch: int, fast: bool) -> Callable[[], None]:
+def paid_gradients(
+    network: nn.Module,
+    loss: Callable[..., Tensor],
+    data: Dataset,
+    rate: float = 1.0,
+    *,
+    fast: bool = True,
+    engine: Any = None,
+) -> tuple[Any, Callable[[], Tensor]]:
+    """The gradients of a network as the wall sums them, and one more noisy sum at each call; at rate 1 of all records."""
     from sfumato.privacy import GradientSum, Ledger, PrivateData
 
+    gradients = GradientSum(network, loss, bound=1.0)
+    gradients._fast = gradients._fast and fast
+    private = PrivateData(data, Ledger(Budget(epsilon=1e6, delta=1e-5)), engine=engine)
+    steps = private.poisson_steps(
+        rate, 10_000, 100.0, bound=gradients.enforced, label="steps", dimension=gradients.dim
+    )
+    return gradients, lambda: next(steps).noisy_gradient(gradients)
+
+
+def through_the_wall(batch: int, fast: bool) -> Callable[[], None]:
     network = critic()
     optimiser = torch.optim.Adam(network.parameters(), fused=True)
-    gradients = GradientSum(network, per_record, bound=1.0)
-    gradients._fast = fast
-    private = PrivateData(noise_rows(batch), Ledger(Budget(epsilon=1e6, delta=1e-5)))
-    # Rate 1, so that every way sees the same records.
-    steps = private.poisson_steps(1.0, 10_000, 1.0, bound=gradients.enforced, label="steps")
+    gradients, noisy = paid_gradients(network, per_record, noise_rows(batch), fast=fast)
 
     def step() -> None:
-        gradients.assign(next(steps).noisy_gradient(gradients) / batch)
+        gradients.assign(noisy() / batch)
         optimiser.step()
 
     return step
@@ -534,7 +551,7 @@ def stage_of(name: str, n: int, folder: Path) -> tuple[float, float]:
     from sfumato.generators.embedding import CountedByClass
     from sfumato.privacy.bounding import summand_of
     from sfumato.public.fourier import FourierFeatures
-    from sfumato.public.tabular import HeterogeneousFourier, encoding_of
+    from sfumato.public.tabular import HeterogeneousFourier, plain_codec
 
     torch.set_num_threads(1)
     kind = name.partition(":")[0]
@@ -558,7 +575,7 @@ def stage_of(name: str, n: int, folder: Path) -> tuple[float, float]:
     def summand(features: int) -> Any:
         if data.schema.kind == "table":
             fourier = FourierFeatures(16, features, (1.6, 0.16), seed=0)
-            phi = CountedByClass(HeterogeneousFourier(encoding_of(data.schema), fourier), 2)
+            phi = CountedByClass(HeterogeneousFourier(plain_codec(data.schema), fourier), 2)
         else:
             phi = CountedByClass(FourierFeatures(784, features, 127.0, seed=0), 10)
         return summand_of(phi)
@@ -628,19 +645,12 @@ def scale(rounds: int, quick: bool) -> None:
 
 
 def critic_step(data: Dataset, engine: Any, rate: float) -> Callable[[], Any]:
-    from sfumato.privacy import GradientSum, Ledger, PrivateData
-
     with torch.random.fork_rng():
         torch.manual_seed(0)
         layers = (nn.Conv2d(1, 16, 3, 2), nn.ReLU(), nn.Conv2d(16, 32, 3, 2), nn.ReLU())
         width = nn.Sequential(*layers, nn.Flatten())(torch.zeros(1, *data.schema.shape)).shape[1]
         network = nn.Sequential(*layers, nn.Flatten(), nn.Linear(width, 10))
-    gradients = GradientSum(network, critic_loss, bound=1.0)
-    private = PrivateData(data, Ledger(Budget(epsilon=1e6, delta=1e-5)), engine=engine)
-    steps = private.poisson_steps(
-        rate, 10_000, 100.0, bound=gradients.enforced, label="critic", dimension=gradients.dim
-    )
-    return lambda: next(steps).noisy_gradient(gradients)
+    return paid_gradients(network, critic_loss, data, rate, engine=engine)[1]
 
 
 def critic_loss(network: nn.Module, x: Tensor, y: Tensor) -> Tensor:
@@ -757,6 +767,72 @@ def cluster_steps(rounds: int, quick: bool) -> None:
     engine.close()
 
 
+# Two versions of the source
+
+
+def codec_fit(name: str, quick: bool) -> Callable[[], Any]:
+    """A fit whose time goes into what the wall is shown of each record; trainings are cut short."""
+    from sfumato.methods import get_method
+
+    n, settings = {
+        "mixture": (60_000, {"refine": False}),
+        "merf": (10_000, {"features": 2_000, "steps": 1}),
+        "hp": (2_000, {"steps": 1, "rounds": 2}),
+        "mge": (30_000, {"codec": "dct"}),
+        "llm": (10_000, {"epochs": 3.0}),
+    }[name]
+    n = 500 if quick else n
+    pixels = np.random.default_rng(0).integers(0, 256, (n, 1, 28, 28), dtype=np.uint8)
+    data = Dataset.from_arrays(pixels, np.arange(n) % 10, classes=10)
+    if name == "mixture" and any(s.name == "tone" for s in get_method(name).settings()):
+        settings |= {"tone": False}  # what a version before 0.4 cannot do
+    return lambda: get_method(name)(**settings).fit(data, Budget(epsilon=1.0, delta=1e-5))
+
+
+def take_orders(name: str, quick: bool) -> None:
+    """The processor seconds of one more fit for each line that comes in."""
+    from sfumato.privacy import PrivateData
+
+    def plain(count: int, scale: float, *_: Any, **__: Any) -> Any:
+        return np.rint(np.random.default_rng(0).standard_normal(count) * scale).astype(np.int64)
+
+    PrivateData.__init__.__kwdefaults__["discrete_sampler"] = plain
+    torch.set_num_threads(1)
+    work = codec_fit(name, quick)
+    work()
+    for _ in sys.stdin:
+        began = time.process_time()
+        work()
+        print(time.process_time() - began, flush=True)
+
+
+def versions(rounds: int, quick: bool) -> None:
+    here, other = str(Path(sfumato.__file__).parents[1]), os.environ["SFUMATO_OTHER"]
+    print("| fit | other, s | this, s | other ÷ this: least times | median (range) of turns |")
+    print("|---|---|---|---|---|")
+    for name in ("mixture", "merf", "hp", "mge", "llm"):
+        order = [sys.executable, __file__, "versions", "--work", name, *["--quick"] * quick]
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+        workers = [
+            subprocess.Popen(order, env={**os.environ, "PYTHONPATH": source}, **pipes)
+            for source in (other, here)
+        ]
+
+        def one(worker: Any) -> float:
+            print(file=worker.stdin, flush=True)
+            return float(worker.stdout.readline())
+
+        taken = [[one(worker) for worker in workers] for _ in range(rounds)]
+        for worker in workers:
+            worker.communicate()
+        least = [min(times) for times in zip(*taken, strict=True)]
+        ratios = sorted(a / b for a, b in taken)
+        spread = f"{median(ratios):.2f} ({ratios[0]:.2f}–{ratios[-1]:.2f})"
+        times = " | ".join(f"{seconds:.2f}" for seconds in least)
+        print(f"| {name} | {times} | {least[0] / least[1]:.2f} | {spread} |", flush=True)
+    print(f"\n{rounds} turns; load {os.getloadavg()[0]:.1f}.")
+
+
 ROUNDS: dict[Callable[[int, bool], None], int] = {
     embedding: 5,
     noise: 5,
@@ -768,6 +844,7 @@ ROUNDS: dict[Callable[[int, bool], None], int] = {
     scale: 3,
     cluster: 3,
     cluster_steps: 15,
+    versions: 9,
 }
 
 
@@ -777,7 +854,11 @@ def main() -> None:
     parser.add_argument("names", nargs="+", choices=measures, metavar="NAME")
     parser.add_argument("--rounds", type=int, help="turns that are measured")
     parser.add_argument("--quick", action="store_true", help="only show that it runs")
+    parser.add_argument("--work", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
+    if arguments.work:
+        take_orders(arguments.work, arguments.quick)
+        return
     for name in arguments.names:
         rounds = 1 if arguments.quick else arguments.rounds or ROUNDS[measures[name]]
         measures[name](rounds, arguments.quick)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import re
 import shlex
@@ -67,6 +68,17 @@ def test_every_command_names_files_that_are_there():
             named = [a for a in arguments if a.endswith((".py", ".toml"))]
             assert named
             assert [a for a in named if not (ROOT / a).exists()] == []
+
+
+@pytest.mark.parametrize("path", sorted(BENCHMARKS.glob("*.py")), ids=lambda path: path.stem)
+def test_what_a_benchmark_imports_is_there(path):
+    """Most is imported where it is measured, so that a name that moved would be noticed when the measurement is wanted."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("sfumato"):
+            module = importlib.import_module(str(node.module))
+            missing = [a.name for a in node.names if not hasattr(module, a.name)]
+            # A module of a package is no attribute before it is imported.
+            assert all(importlib.util.find_spec(f"{node.module}.{name}") for name in missing)
 
 
 def test_results_are_those_kept_and_every_heading_is_in_the_contents():

@@ -830,7 +830,7 @@ def test_a_ledger_that_cannot_be_written_is_shown_and_refuses_runs(ledger, tmp_p
     allowed = os.access
     monkeypatch.setattr(os, "access", lambda p, mode: mode != os.W_OK and allowed(p, mode))
     assert run("ledger", "show", ledger).exit_code == 0
-    with pytest.raises(BadInput, match="cannot be written"), DataSetLedger(ledger) as book:
+    with pytest.raises(BadInput, match="cannot be used"), DataSetLedger(ledger) as book:
         book.reserve(RunStore(tmp_path / "run"), (SUM,), ONE, method="a test")
     assert states(ledger) == []
 

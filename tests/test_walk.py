@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from sfumato.testing import rooms
 from sfumato.testing.walk import Walk, follow, page
 
 PAGE = Path(__file__).parent.parent / "docs" / "walk.md"
@@ -38,3 +39,12 @@ def test_the_page_tells_what_is_so(mixture):
     assert told(PAGE.read_text()) == told(page(mixture)), (
         "python -m sfumato.testing.walk > docs/walk.md"
     )
+
+
+def test_every_room_of_the_source_is_in_the_table_of_sizes_and_every_module_counts_once():
+    there = {p.relative_to(rooms.SOURCE).parent.as_posix() for p in rooms.SOURCE.rglob("*.py")}
+    assert there == set(rooms.PLAN)
+    named = [name for names in rooms.SINCE.values() for name in names.split()]
+    assert len(named) == len(set(named))
+    total = sum(rooms.lines(p) for p in rooms.SOURCE.rglob("*.py"))
+    assert f"**{total:,}**" in rooms.table()

@@ -16,7 +16,7 @@ import io
 import secrets
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -29,7 +29,6 @@ from torch import Tensor, nn
 
 from sfumato import notebook, published
 from sfumato._version import __version__
-from sfumato.checkpoints import Checkpoint
 from sfumato.data import Dataset, Schema, as_dataset
 from sfumato.data.inspection import refuse_implausible
 from sfumato.data.pictures import sample_grid
@@ -38,7 +37,6 @@ from sfumato.data.tables import whole_numbers
 from sfumato.data.units import RECORDS, Unit
 from sfumato.engines import Engine, engine_of
 from sfumato.errors import BadInput, CorruptArtifact, PlanMismatch, RunConflict, SfumatoError
-from sfumato.generators.training import Part, Training
 from sfumato.methods.counts import apportion, class_codes
 from sfumato.methods.estimator import Estimator, refuse_search
 from sfumato.methods.registry import MethodInfo, get_method, known
@@ -53,6 +51,8 @@ from sfumato.methods.settings import (
     setting,
     shortened,
 )
+from sfumato.methods.workspace import ReadingProgress
+from sfumato.methods.workspace import Workspace as Workspace
 from sfumato.privacy import (
     Budget,
     DataSetLedger,
@@ -72,60 +72,9 @@ from sfumato.privacy import (
 from sfumato.privacy.query import calibrated, claimed, plan
 from sfumato.privacy.store import FORMAT
 from sfumato.privacy.units import size_of
-from sfumato.progress import Progress, Stage
+from sfumato.progress import Progress
 from sfumato.public.codec import codec_from_state
 from sfumato.public.loading import load_public
-
-
-class Workspace:
-    """What a method may use while it fits besides the wall: public data, progress, a log, a place for checkpoints."""
-
-    def __init__(
-        self,
-        store: RunStore,
-        progress: Progress,
-        public: Dataset | None = None,
-        private_name: str | None = None,
-    ) -> None:
-        self.progress = progress
-        self.public = public
-        self._private_name = private_name  # of a named set, else None
-        self._store = store
-
-    def checkpoint_of(self, stage: str = "") -> Checkpoint | None:
-        """A place for the checkpoint of one stage of several, or of the only one; None where nobody could go on from it."""
-        return None if self._store.folder is None else self._store.checkpoint(stage)
-
-    def resumed(self, stage: str = "") -> bool:
-        """Whether a training of this stage was interrupted and goes on: what came before it is in its checkpoint."""
-        checkpoint = self.checkpoint_of(stage)
-        return checkpoint is not None and checkpoint.exists()
-
-    def training(
-        self, title: str, random: torch.Generator, *, stage: str = "", **parts: Part
-    ) -> Training:
-        """The training loop for these parts; of several stages each but the last has a name, and is not logged."""
-        checkpoint, log = self.checkpoint_of(stage), None if stage else self.log
-        return Training(
-            title, random, checkpoint=checkpoint, progress=self.progress, log=log, **parts
-        )
-
-    def check_unseen(self, what: str, trained_on: Iterable[str]) -> None:
-        """Raise if `what`, which is taken for public, was trained on the private data, as far as names can tell."""
-        name = self._private_name
-        if name is not None and {name, name.partition(":")[0]} & set(trained_on):
-            raise BadInput(
-                f"{what} was trained on {name}, which is the private data here, so its weights are not public and the "
-                "guarantee would be void; take one that was trained on other data."
-            )
-
-    def released(self, label: str) -> None:
-        self.log({"event": "release", "label": label})
-
-    def log(self, record: dict[str, Any]) -> None:
-        """Keep a record; it is published with the run, so it must be made of released numbers only, under known keys."""
-        published.check("log", record)
-        self._store.log(record)
 
 
 class Learnt:
@@ -604,7 +553,7 @@ class Method(Learnt, Estimator, Configured, ABC):
         ledger = _ledger(promised, budget, sound=counted is None and budget.private)
         self.schema_ = data.schema
         self.build(data.schema)
-        with _ReadingProgress(progress) as reading:
+        with ReadingProgress(progress) as reading:
             private = PrivateData(data, ledger, engine=engine, store=store, on_fraction=reading)
             run = Workspace(store, progress, public, data.published_as)
             gate = Gate(private, queries, promised, budget, run.released)
@@ -925,37 +874,3 @@ class _NotAtHand(Source):
 
     def take(self, indices: Array) -> Rows:
         return next(self.blocks(1))
-
-
-class _ReadingProgress:
-    """Shows the wall's two slow parts, reading and noise, as stages; it is told fractions only."""
-
-    def __init__(self, progress: Progress) -> None:
-        self._progress = progress
-        self._title: str | None = None
-        self._done = 0.0
-        self._open: Any = None
-        self._stage: Stage | None = None
-
-    def __enter__(self) -> Callable[[str, float], None]:
-        return self._report
-
-    def __exit__(self, *exc: object) -> None:
-        self._close()
-
-    def _report(self, title: str, fraction: float) -> None:
-        if title != self._title:
-            self._close()
-            self._title, self._done = title, 0.0
-            self._open = self._progress.stage(title, 1.0)
-            self._stage = self._open.__enter__()
-        assert self._stage is not None
-        self._stage.advance(fraction - self._done)
-        self._done = fraction
-        if fraction >= 1:
-            self._close()
-
-    def _close(self) -> None:
-        if self._open is not None:
-            self._open.__exit__(None, None, None)
-        self._open = self._stage = self._title = None

@@ -21,6 +21,9 @@ from sfumato.generators.embedding import CountedByClass, MeanEmbedding
 from sfumato.generators.networks import ClassedGenerator, ConvGenerator, DenseGenerator, seeded
 from sfumato.methods.base import Workspace
 from sfumato.methods.distances import Distance
+from sfumato.methods.distances import (
+    by_class as by_class,  # where methods written for 0.4 look for it
+)
 from sfumato.methods.parts import Grained
 from sfumato.methods.settings import LARGEST_SEED, setting
 from sfumato.privacy import FeatureMap, Gate, Query

@@ -48,7 +48,7 @@ import re
 import secrets
 import sqlite3
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -68,6 +68,7 @@ from sfumato.files import as_path, atomic_path
 from sfumato.privacy.accounting import Plan, epsilon_of
 from sfumato.privacy.budget import Budget
 from sfumato.privacy.claim import refuse_network
+from sfumato.privacy.database import Database, as_json, connected, lose_nothing
 from sfumato.privacy.ledger import cost_within, fits, spent_on
 from sfumato.privacy.overlap import fingerprint
 from sfumato.privacy.query import Query, calibrated, plan
@@ -104,12 +105,17 @@ class LedgerRun:
     state: str
 
 
-class DataSetLedger:
+class DataSetLedger(Database):
     """The ledger in a folder, opened. Use it in a `with` statement, or `close` it.
 
     **Guarantee**: all charges of all its runs, as one mechanism, cost at most `limit`, at its δ and under its relation; for runs
     that were chosen by looking at the results of others, while `adaptive`.
     """
+
+    NAME = "the ledger"
+    REMEDY = "restore it from a copy, or what was spent is forgotten"
+
+    folder: Path
 
     def __init__(self, folder: Path | str) -> None:
         self.folder = as_path(folder)
@@ -125,7 +131,9 @@ class DataSetLedger:
             )
         mode = "rw" if os.access(self.folder, os.W_OK) and os.access(self.path, os.W_OK) else "ro"
         with self._explained():
-            self._db = _connected(self.path, mode)
+            self._db = connected(self.path, mode, patience=_PATIENCE)
+            if mode == "rw":
+                lose_nothing(self._db)
         try:
             self._check()
         except BaseException:
@@ -172,7 +180,7 @@ class DataSetLedger:
                 with contextlib.suppress(OSError):
                     folder.rmdir()
             if isinstance(error, sqlite3.Error):
-                raise _explained(error, folder) from error
+                raise cls.explained(error, folder) from error
             raise
         return cls(folder)
 
@@ -197,7 +205,7 @@ class DataSetLedger:
     def runs(self) -> list[LedgerRun]:
         """In the order in which they came."""
         with self._explained():
-            rows = self._db.execute(
+            rows = self._connection.execute(
                 "SELECT run, label, method, charges, turn, state FROM runs ORDER BY number"
             ).fetchall()
         return [self._run(row) for row in rows]
@@ -494,7 +502,7 @@ class DataSetLedger:
 
     def close(self) -> None:
         with contextlib.suppress(sqlite3.Error):
-            self._db.close()
+            self._connection.close()
 
     def __enter__(self) -> DataSetLedger:
         return self
@@ -506,8 +514,8 @@ class DataSetLedger:
 
     def _check(self) -> None:
         with self._explained():
-            sound = self._db.execute("PRAGMA quick_check").fetchall() == [("ok",)]
-            names = {r[0] for r in self._db.execute("SELECT name FROM sqlite_master")}
+            sound = self._connection.execute("PRAGMA quick_check").fetchall() == [("ok",)]
+            names = {r[0] for r in self._connection.execute("SELECT name FROM sqlite_master")}
         if not sound or not {"facts", "runs"} <= names:
             raise self._damaged("it lacks its tables or pages")
         if (found := self._fact("format")) != FORMAT:
@@ -530,7 +538,9 @@ class DataSetLedger:
 
     def _fact(self, name: str) -> Any:
         with self._explained():
-            row = self._db.execute("SELECT value FROM facts WHERE name = ?", (name,)).fetchone()
+            row = self._connection.execute(
+                "SELECT value FROM facts WHERE name = ?", (name,)
+            ).fetchone()
         try:
             return None if row is None else json.loads(row[0])
         except (TypeError, ValueError) as error:
@@ -538,7 +548,7 @@ class DataSetLedger:
 
     def _find(self, run: str) -> LedgerRun | None:
         with self._explained():
-            row = self._db.execute(
+            row = self._connection.execute(
                 "SELECT run, label, method, charges, turn, state FROM runs WHERE run = ?", (run,)
             ).fetchone()
         return None if row is None else self._run(row)
@@ -552,32 +562,6 @@ class DataSetLedger:
         if state not in _STATES or not all(isinstance(v, str) for v in row):
             raise self._damaged("a run that makes no sense")
         return LedgerRun(run=run, label=label, method=method, charges=plan, turn=turn, state=state)
-
-    @contextlib.contextmanager
-    def _transaction(self) -> Iterator[sqlite3.Connection]:
-        with self._guard, self._explained():
-            self._db.execute("BEGIN IMMEDIATE")
-            try:
-                yield self._db
-                self._db.execute("COMMIT")
-            except BaseException:
-                with contextlib.suppress(sqlite3.Error):
-                    self._db.execute("ROLLBACK")
-                raise
-
-    @contextlib.contextmanager
-    def _explained(self) -> Iterator[None]:
-        try:
-            yield
-        except sqlite3.Error as error:
-            raise _explained(error, self.folder) from error
-        except UnicodeDecodeError as error:
-            raise self._damaged("text that is no text") from error
-
-    def _damaged(self, what: str) -> CorruptArtifact:
-        return CorruptArtifact(
-            f"The ledger {self.path} is damaged ({what}); restore it from a copy, or what was spent is forgotten."
-        )
 
 
 class Reservation:
@@ -596,8 +580,8 @@ class Reservation:
         with ledger._transaction() as db:
             known = ledger._fact("fingerprint")
             if known is None:
-                db.execute("INSERT INTO facts VALUES ('fingerprint', ?)", (_text(found),))
-                named = ("unit", _text(data.unit.name))
+                db.execute("INSERT INTO facts VALUES ('fingerprint', ?)", (as_json(found),))
+                named = ("unit", as_json(data.unit.name))
                 db.execute("INSERT OR IGNORE INTO facts VALUES (?, ?)", named)
             elif not hmac.compare_digest(str(known), found):
                 raise BadInput(
@@ -689,41 +673,16 @@ class _Lock:
             self._handle = -1
 
 
-def _connected(path: Path, mode: str) -> sqlite3.Connection:
-    uri = f"{path.absolute().as_uri()}?mode={mode}"
-    db = sqlite3.connect(
-        uri, uri=True, isolation_level=None, check_same_thread=False, timeout=_PATIENCE
-    )
-    if mode == "rw":
-        # As for a run's store: after COMMIT nothing is in memory only.
-        db.execute("PRAGMA journal_mode = DELETE")
-        db.execute("PRAGMA synchronous = EXTRA")
-    db.execute("PRAGMA trusted_schema = OFF")
-    return db
-
-
 def _write_new(path: Path, facts: dict[str, Any]) -> None:
-    with contextlib.closing(_connected(path, "rw")) as db:
+    with contextlib.closing(connected(path, "rw")) as db:
+        lose_nothing(db)
         db.execute("BEGIN IMMEDIATE")
         for statement in _TABLES:
             db.execute(statement)
-        db.executemany("INSERT INTO facts VALUES (?, ?)", [(k, _text(v)) for k, v in facts.items()])
-        db.execute("COMMIT")
-
-
-def _explained(error: sqlite3.Error, folder: Path) -> Exception:
-    text, lack = str(error), out_of_resources(error)
-    if lack is not None:
-        return OutOfResources(lack.args[0], str(folder))
-    if "locked" in text:
-        return RunConflict(f"Another process is busy with the ledger in {folder}; wait for it.")
-    if "readonly" in text or "unable to open" in text:
-        return BadInput(
-            f"The ledger in {folder} cannot be written ({text}); check its permissions."
+        db.executemany(
+            "INSERT INTO facts VALUES (?, ?)", [(k, as_json(v)) for k, v in facts.items()]
         )
-    return CorruptArtifact(
-        f"The ledger in {folder} is damaged ({text}); restore it from a copy, or what was spent is forgotten."
-    )
+        db.execute("COMMIT")
 
 
 def _one_sum(budget: Budget) -> Plan:
@@ -732,11 +691,7 @@ def _one_sum(budget: Budget) -> Plan:
 
 
 def _of(charges: Plan) -> str:
-    return _text([c.to_json() for c in charges])
-
-
-def _text(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, allow_nan=False)
+    return as_json([c.to_json() for c in charges])
 
 
 def _rounded_down(epsilon: float, digits: int = 2) -> float:

@@ -45,11 +45,11 @@ from sfumato.errors import (
     OutOfResources,
     PlanMismatch,
     RunConflict,
-    out_of_resources,
 )
 from sfumato.files import atomic_path, sync_folder
 from sfumato.privacy.accounting import Charge, Plan
 from sfumato.privacy.claim import Claim
+from sfumato.privacy.database import Database, as_json, connected, lose_nothing
 from sfumato.privacy.release import Release
 
 STORE = "run.sqlite"
@@ -131,17 +131,19 @@ class Answer:
     digest: str
 
 
-class RunStore:
+class RunStore(Database):
     """The store of the run in `folder`, opened to write; without a folder, in memory.
 
     **Guarantee**: at most one answer is ever kept for a label and step, and `keep` returns only after it is on the disk.
     """
 
+    NAME = "the store of the run"
+    REMEDY = "restore the file, since answering again spends the budget again"
+
     def __init__(self, folder: Path | None = None) -> None:
         self.folder = Path(folder) if folder is not None else None
         self._guard = threading.Lock()
         self._claim = Claim(self.folder) if self.folder is not None else None
-        self._db: sqlite3.Connection | None = None
         if self.folder is None:
             self._db = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
             self._db.executescript(_TABLES)
@@ -191,7 +193,7 @@ class RunStore:
         with self._transaction() as db:
             db.execute("DELETE FROM facts WHERE name = 'ledger'")
             if entry is not None:
-                db.execute("INSERT INTO facts VALUES ('ledger', ?)", (_text(entry),))
+                db.execute("INSERT INTO facts VALUES ('ledger', ?)", (as_json(entry),))
 
     def discard(self) -> None:
         """Take away the file of a run that was never begun."""
@@ -224,11 +226,11 @@ class RunStore:
                 "noise_multiplier": noise_multiplier,
             }
             db.executemany(
-                "INSERT INTO facts VALUES (?, ?)", [(k, _text(v)) for k, v in facts.items()]
+                "INSERT INTO facts VALUES (?, ?)", [(k, as_json(v)) for k, v in facts.items()]
             )
             db.executemany(
                 "INSERT INTO plan VALUES (?, ?, ?)",
-                [(i, c.label, _text(c.to_json())) for i, c in enumerate(charges)],
+                [(i, c.label, as_json(c.to_json())) for i, c in enumerate(charges)],
             )
 
     def finish(self, parts: Mapping[str, bytes]) -> None:
@@ -242,7 +244,7 @@ class RunStore:
             for label in [c.label for c in self.charges if not is_release(c)]:
                 db.execute("UPDATE answers SET value = NULL WHERE label = ?", (label,))
             db.execute("UPDATE facts SET value = '\"finished\"' WHERE name = 'state'")
-            db.execute("INSERT INTO facts VALUES ('seal', ?)", (_text(self.seal()),))
+            db.execute("INSERT INTO facts VALUES ('seal', ?)", (as_json(self.seal()),))
         self.tidy()
 
     def tidy(self) -> None:
@@ -348,7 +350,7 @@ class RunStore:
             for key, value in record.items()
         }
         with self._transaction() as db:
-            db.execute("INSERT INTO log (record) VALUES (?)", (_text(finite),))
+            db.execute("INSERT INTO log (record) VALUES (?)", (as_json(finite),))
 
     def read_log(self) -> list[dict[str, Any]]:
         with self._explained():
@@ -483,8 +485,8 @@ class RunStore:
             last = db.execute(
                 "SELECT number, chain FROM answers ORDER BY number DESC LIMIT 1"
             ).fetchone() or (0, "")
-            row: list[Any] = [last[0] + 1, charge.label, step, _text(charge.to_json()), asked]
-            row += [grid, kind, _text(list(numbers.shape)), kept, _sha256(content)]
+            row: list[Any] = [last[0] + 1, charge.label, step, as_json(charge.to_json()), asked]
+            row += [grid, kind, as_json(list(numbers.shape)), kept, _sha256(content)]
             try:
                 db.execute(
                     f"INSERT INTO answers VALUES ({', '.join('?' * 11)})",
@@ -540,7 +542,7 @@ class RunStore:
             parts = self._connection.execute("SELECT name, digest FROM parts ORDER BY name")
             promised = [self.fact("config"), self.fact("statement"), self.fact("noise_multiplier")]
             charges = [c.to_json() for c in self.charges]
-            return _sha256(_text([promised, charges, last.fetchone(), parts.fetchall()]).encode())
+            return _sha256(as_json([promised, charges, last.fetchone(), parts.fetchall()]).encode())
 
     def check_file(self) -> None:
         """Raise unless SQLite finds every page of the file in order."""
@@ -555,12 +557,6 @@ class RunStore:
     def path(self) -> Path:
         assert self.folder is not None
         return self.folder / STORE
-
-    @property
-    def _connection(self) -> sqlite3.Connection:
-        if self._db is None:
-            raise BadInput(f"The run in {self.folder} is not open; open it again.")
-        return self._db
 
     def _make(self, *, tables: bool = True) -> None:
         """A new, empty file that only its owner can read."""
@@ -594,37 +590,8 @@ class RunStore:
             self.path.unlink()
 
     def _connect(self, mode: str) -> None:
-        uri = f"{self.path.absolute().as_uri()}?mode={mode}"
-        self._db = sqlite3.connect(
-            uri, uri=True, isolation_level=None, check_same_thread=False, timeout=60.0
-        )
-        # A rollback journal whose removal is synced as well: after COMMIT nothing is in memory only.
-        self._db.execute("PRAGMA journal_mode = DELETE")
-        self._db.execute("PRAGMA synchronous = EXTRA")
-        self._db.execute("PRAGMA trusted_schema = OFF")
-
-    @contextlib.contextmanager
-    def _transaction(self) -> Iterator[sqlite3.Connection]:
-        with self._guard, self._explained():
-            db = self._connection
-            db.execute("BEGIN IMMEDIATE")
-            try:
-                yield db
-                db.execute("COMMIT")
-            except BaseException:
-                with contextlib.suppress(sqlite3.Error):
-                    db.execute("ROLLBACK")
-                raise
-
-    @contextlib.contextmanager
-    def _explained(self) -> Iterator[None]:
-        """SQLite's errors as sentences of our own."""
-        try:
-            yield
-        except sqlite3.Error as error:
-            raise explained(error, self.folder) from error
-        except UnicodeDecodeError as error:
-            raise self._damaged("text that is no text") from error
+        self._db = connected(self.path, mode)
+        lose_nothing(self._db)
 
     def _parsed(self, text: str) -> Any:
         try:
@@ -642,12 +609,6 @@ class RunStore:
             return charge_from(json.loads(text))
         except (TypeError, ValueError, KeyError, AttributeError, BadInput) as error:
             raise self._damaged("a charge that cannot be read") from error
-
-    def _damaged(self, what: str) -> CorruptArtifact:
-        return CorruptArtifact(
-            f"The store {self.path if self.folder else 'in memory'} is damaged ({what}); restore the file, since answering again "
-            "spends the budget again."
-        )
 
     def _another_plan(self, label: str) -> CorruptArtifact:
         return CorruptArtifact(
@@ -752,7 +713,6 @@ class SavedStore(RunStore):
         self.folder = Path(folder)
         self._guard = threading.Lock()
         self._claim = None
-        self._db = None
         with self._explained():
             # To read what a killed process left, SQLite must be allowed to undo its unfinished transaction.
             self._connect("rw" if os.access(self.folder, os.W_OK) else "ro")
@@ -777,12 +737,8 @@ class SavedStore(RunStore):
         return not self._unmade and super().begun
 
     def _connect(self, mode: str) -> None:
-        uri = f"{self.path.absolute().as_uri()}?mode={mode}"
-        self._db = sqlite3.connect(
-            uri, uri=True, isolation_level=None, check_same_thread=False, timeout=60.0
-        )
+        self._db = connected(self.path, mode)
         self._db.execute("PRAGMA query_only = ON")
-        self._db.execute("PRAGMA trusted_schema = OFF")
 
 
 def packed(tensors: Mapping[str, Tensor]) -> bytes:
@@ -794,25 +750,6 @@ def charge_from(found: Mapping[str, Any]) -> Charge:
     """A charge from its JSON, which may be another version's, or a statement's with more in it."""
     known = {f.name for f in fields(Charge)}
     return Charge(**{key: value for key, value in found.items() if key in known})
-
-
-def explained(error: sqlite3.Error, folder: Path | None) -> Exception:
-    """The same as an error that a user can act on."""
-    text, lack = str(error), out_of_resources(error)
-    if lack is not None:
-        return OutOfResources(lack.args[0], str(folder))
-    if "locked" in text:
-        return RunConflict(f"Another process is working on the run in {folder}; wait for it.")
-    if "malformed" in text or "not a database" in text or "encrypted" in text:
-        return CorruptArtifact(
-            f"The store of the run in {folder} is damaged ({text}); restore the file, since answering again spends the budget "
-            "again."
-        )
-    if "readonly" in text or "unable to open" in text or "I/O" in text:
-        return BadInput(
-            f"The store of the run in {folder} cannot be used ({text}); check the folder's permissions, free space and limits."
-        )
-    return CorruptArtifact(f"The store of the run in {folder} cannot be read ({text}); restore it.")
 
 
 def is_release(charge: Charge) -> bool:
@@ -832,7 +769,9 @@ def _chain(previous: str, row: Iterable[Any]) -> str:
     """A digest of a row, less its value, and of the one before it."""
     number, label, step, charge, question, grid, kind, shape, _, digest, *_ = row
     return _sha256(
-        _text([previous, number, label, step, charge, question, grid, kind, shape, digest]).encode()
+        as_json(
+            [previous, number, label, step, charge, question, grid, kind, shape, digest]
+        ).encode()
     )
 
 
@@ -843,8 +782,3 @@ def _head(path: Path) -> bytes:
 
 def _sha256(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
-
-
-def _text(value: Any) -> str:
-    """Strict JSON: a NaN or infinity is a bug of the writer, not a token to pass on."""
-    return json.dumps(value, ensure_ascii=False, allow_nan=False)

@@ -1,0 +1,124 @@
+"""The rooms in lines: what the plan of the house gave each, what stands there, and what came that the plan had no place for.
+
+    python -m sfumato.testing.rooms                    prints the table
+    python -m sfumato.testing.rooms docs/design.md     writes it between the page's two marks
+
+The plan was drawn for version 0.1.0 with the features it had, to be said once each. Lines are all lines of Python files, comments
+and docstrings among them; what is data (TOML, templates) does not count.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import sfumato
+
+SOURCE = Path(sfumato.__file__).parent
+MARKS = "<!-- rooms -->\n", "<!-- /rooms -->\n"
+TOP = "."
+# Room: lines that the plan gave it, and why what is left beside the new modules differs.
+PLAN = {
+    TOP: (
+        560,
+        "`files` (kills, full disks, leftovers) and `errors` (a sentence for each failure): +420",
+    ),
+    "data": (
+        3040,
+        "`sources`, `folders`, `tables`, `loading`: +990, streams and refusals; `builders` +360, more named sets",
+    ),
+    "engines": (60, "the seam that a cluster uses as well"),
+    "privacy": (
+        2550,
+        "`bounding` and `gradients`: +770, bounds of single rows with their proofs; `accounting` +130",
+    ),
+    "generators": (1225, "less: DP-MEPF's distance stands in `methods`"),
+    "public": (
+        3820,
+        "`pretrained` and `pretraining` +120; `resolve`, `origin`, `products` are modules of their own",
+    ),
+    "methods": (
+        4950,
+        "`base` and `run`: +780, resume, ledger, units, engines, earlier formats; DP-MEPF +210; the rest in every file",
+    ),
+    "evaluation": (
+        2560,
+        "`metrics`, `downstream`, `frechet`: +370, intervals, refusals, the papers' protocols",
+    ),
+    "report": (1610, "`page` and `comparison`: +270, units, claims, published numbers"),
+    "cli": (1490, "`fit` and `options`: +460, refusals before the first row, help with examples"),
+    "testing": (260, "the contract asks more: resume, refit, streams, units"),
+}
+# Modules that the plan's tree did not have, by the feature that brought them.
+SINCE = {
+    "store: one SQLite file a run": "privacy/store privacy/claim privacy/database checkpoints",
+    "ledger over runs of a data set": "privacy/dataset_ledger cli/ledger",
+    "audit of mechanisms and methods": "privacy/audit privacy/one_run cli/audit testing/canaries testing/neighbours testing/sums",
+    "exact accounting of samples, by a second route": "privacy/losses privacy/verification",
+    "units of privacy": "privacy/units data/units",
+    "the wall's own memory, samples and doors": "privacy/memory privacy/sampling privacy/gate",
+    "overlap of private and public data": "privacy/overlap",
+    "cluster, shards of samples": "engines/ray methods/shards",
+    "presets of the papers, published numbers": "methods/presets report/papers",
+    "mixture's tone and capacity": "methods/tone methods/capacity",
+    "robustness: kills, damage, hostile calls": "testing/crash testing/corrupt testing/fuzz testing/readers",
+    "what may be published; reports that can be checked": "published report/verify cli/run",
+    "inspection before a fit": "data/inspection",
+    "methods from a template; the walk and the rooms": "cli/new_method testing/walk testing/rooms",
+}
+
+
+def lines(path: Path) -> int:
+    return len(path.read_text(encoding="utf-8").splitlines())
+
+
+def table() -> str:
+    """Two tables: room by room, and the new modules by feature."""
+    found = {
+        p.relative_to(SOURCE).with_suffix("").as_posix(): lines(p) for p in SOURCE.rglob("*.py")
+    }
+    rooms = {name: name.split("/")[0] if "/" in name else TOP for name in found}
+    new = {name for names in SINCE.values() for name in names.split()}
+    if missing := [name for name in new if name not in found]:
+        raise SystemExit(
+            f"There are no modules {', '.join(missing)}; SINCE must be brought up to date."
+        )
+    told = [
+        "| room | plan | today, files | of it new since | left − plan | why |",
+        "|---|---|---|---|---|---|",
+    ]
+    total = [0] * 5
+    for room, (planned, why) in PLAN.items():
+        own = [name for name in found if rooms[name] == room]
+        today, since = (sum(found[n] for n in some) for some in (own, [n for n in own if n in new]))
+        total = [
+            t + n
+            for t, n in zip(
+                total, (planned, today, len(own), since, today - since - planned), strict=True
+            )
+        ]
+        told.append(
+            f"| `{room}` | {planned:,} | {today:,}, {len(own)} | {since:,} | {today - since - planned:+,} | {why} |"
+        )
+    told.append(
+        f"| **all** | {total[0]:,} | **{total[1]:,}**, {total[2]} | {total[3]:,} | {total[4]:+,} | |"
+    )
+    told += ["", "| new since the plan | lines | modules |", "|---|---|---|"]
+    for feature, names in SINCE.items():
+        shown = ", ".join(f"`{name}`" for name in names.split())
+        told.append(f"| {feature} | {sum(found[n] for n in names.split()):,} | {shown} |")
+    return "\n".join(told) + "\n"
+
+
+def main() -> None:
+    if len(sys.argv) == 1:
+        sys.stdout.write(table())
+        return
+    page = Path(sys.argv[1])
+    before, rest = page.read_text(encoding="utf-8").split(MARKS[0])
+    after = rest.split(MARKS[1])[1]
+    page.write_text(before + MARKS[0] + table() + MARKS[1] + after, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
