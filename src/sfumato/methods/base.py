@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import logging
 import secrets
 import warnings
 from abc import ABC, abstractmethod
@@ -76,6 +77,10 @@ from sfumato.progress import Progress, Stage
 from sfumato.public.codec import codec_from_state
 from sfumato.public.loading import load_public
 
+_LOG = logging.getLogger(
+    __name__
+)  # of public facts only: what config, statement and log of a run may hold
+
 
 class Workspace:
     """What a method may use while it fits besides the wall: public data, progress, a log, a place for checkpoints."""
@@ -120,6 +125,7 @@ class Workspace:
             )
 
     def released(self, label: str) -> None:
+        _LOG.info("released: %s", label)
         self.log({"event": "release", "label": label})
 
     def log(self, record: dict[str, Any]) -> None:
@@ -600,6 +606,11 @@ class Method(Learnt, Estimator, Configured, ABC):
             delattr(self, name)  # of an earlier fit: a run keeps what it paid for itself
         store.rewind_log(store.checkpoint().step)
         promised, queries = store.charges, self.queries(schema, budget)
+        _LOG.info(
+            "fitting %r on %s within epsilon=%g, delta=%g, %s, per %s; releases: %s",
+            *(self, data.name, budget.epsilon, budget.delta, budget.neighbours.value, unit.name),
+            ", ".join(charge.label for charge in promised),
+        )
         counted = claimed(promised, queries)
         ledger = _ledger(promised, budget, sound=counted is None and budget.private)
         self.schema_ = data.schema
@@ -620,6 +631,7 @@ class Method(Learnt, Estimator, Configured, ABC):
             budget=budget, epsilon=store.epsilon, charges=promised, claimed=counted, unit=unit
         )
         self.log_ = store.read_log()
+        _LOG.info("fitted %s: epsilon=%g was spent", self.info.name, store.epsilon)
 
     def _seal(self, store: RunStore) -> None:
         parts = {GENERATOR: saved(learnt(self, but=_KEPT_APART))}
@@ -683,6 +695,7 @@ class Method(Learnt, Estimator, Configured, ABC):
             + ("" if self.statement_.private else ", NOT PRIVATE"),
         )
         made.synthetic = True
+        _LOG.debug("drew %d %s", n, made.name)
         return made
 
     def _shares(self, classes: Sequence[str | int] | str | int | None) -> Tensor:
