@@ -2,7 +2,7 @@
 # Needs: Python 3.11 or newer, make, git, and a package registry that pip can reach.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint docs bench clean distclean setup setup-run setup-docs
+.PHONY: help demo test wheel-test lint docs bench clean distclean setup setup-run setup-docs
 
 VENV := .venv
 PY := $(VENV)/bin/python
@@ -10,8 +10,24 @@ PYTHON ?=
 TEST_ARGS ?= -n auto --dist loadgroup
 DEMO_OUT ?= runs/demo
 
+# On Linux, plain pip takes a torch with CUDA, several gigabytes. Where this index answers, the processor's build of the pinned
+# version comes from it instead; TORCH_INDEX= (empty) takes what pip takes, and so does an environment that has torch already.
+TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
+
 # One worker per core, one thread per worker: threads inside workers would fight over the cores.
 TEST_ENV := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
+
+# The processor's torch before the rest, if there is none yet and its index answers within seconds; else pip goes its own way.
+define cpu_torch
+	if [ -n "$(TORCH_INDEX)" ] && [ "$$(uname -s)" = Linux ] && "$(PY)" -c 'import importlib.util as u, sys; sys.exit(u.find_spec("torch") is not None)'; then \
+	  pinned="$$(sed -n 's/^torch==//p' constraints.txt)"; \
+	  if "$(PY)" -c 'import sys, urllib.request; urllib.request.urlopen(sys.argv[1], timeout=5)' "$(TORCH_INDEX)/torch/" 2>/dev/null; then \
+	    "$(PY)" -m pip install --disable-pip-version-check --quiet --no-deps --retries 1 --index-url "$(TORCH_INDEX)" "torch==$$pinned" >"$(VENV)/torch.log" 2>&1 \
+	      && echo "  torch $$pinned for the processor, from $(TORCH_INDEX)" \
+	      || echo "  torch for the processor could not be had from $(TORCH_INDEX); pip takes its own."; \
+	  fi; \
+	fi;
+endef
 
 # install(extras): brings .venv up to date, or does nothing when the stamp says that it is.
 # The stamp holds the folder and a checksum, so a moved clone or a changed requirement is noticed; it is written last,
@@ -42,9 +58,10 @@ define install
 	    echo "$$found cannot make an environment: install its venv module (on Debian and Ubuntu: python3-venv)." >&2; exit 1; \
 	  fi; \
 	fi; \
-	echo "Installing sfumato and what it needs ($$extras); the first time this downloads a few hundred megabytes, or some thousand where torch comes with CUDA."; \
+	echo "Installing sfumato and what it needs ($$extras); the first time this downloads about 400 MB, or several thousand where torch comes with CUDA."; \
 	if [ "$$extras" = run ]; then target=.; else target=".[$$extras]"; fi; \
 	rm -f "$$stamp"; log="$(VENV)/install.log"; code="$(VENV)/install.code"; \
+	$(cpu_torch) \
 	{ "$(PY)" -m pip install --disable-pip-version-check --no-color --progress-bar off -c constraints.txt -e "$$target" 2>&1; \
 	  echo $$? > "$$code"; } | tee "$$log" | awk '/Downloading .* MB\)/ {print "  " $$2, $$3, $$4; fflush()}'; \
 	if [ "$$(cat "$$code")" != 0 ]; then \
@@ -64,6 +81,9 @@ demo: setup-run ## private synthetic Fashion-MNIST with a report, from nothing, 
 
 test: setup ## run the tests (TEST_ARGS="-m slow" for the slow ones)
 	@$(TEST_ENV) "$(PY)" -m pytest $(TEST_ARGS)
+
+wheel-test: setup ## build the wheel and run it in an environment with nothing but what it requires
+	@$(TEST_ENV) "$(PY)" -m pytest -m slow tests/test_wheel.py
 
 lint: setup ## style, types and the direction of imports
 	@"$(PY)" -m ruff check .

@@ -126,7 +126,15 @@ def test_the_same_seed_gives_the_same_numbers_and_threads_are_given_back():
 def test_metrics_json_has_the_agreed_fields():
     facts = evaluate(stripes(60), stripes(30, 1), metrics=FAST, seed=4).to_json()
     assert facts["synthetic"] == {"n": 60, "seed": 4}
-    assert set(facts["metrics"][0]) == {"name", "value", "low", "high", "source", "badge"}
+    assert set(facts["metrics"][0]) == {
+        "name",
+        "value",
+        "low",
+        "high",
+        "source",
+        "badge",
+        "by_class",
+    }
     assert facts["metrics_are"] == facts["metrics"][0]["badge"]
     assert "not covered by ε" in facts["metrics_are"]
     assert 0 <= facts["metrics"][0]["value"] <= 1

@@ -10,6 +10,7 @@ print(sfumato.evaluate(synthetic, sfumato.load("fashion-mnist:test")))
 from __future__ import annotations
 
 import importlib
+import logging
 from typing import TYPE_CHECKING, Any
 
 from sfumato._version import __version__
@@ -41,6 +42,9 @@ if TYPE_CHECKING:
         load_run,
     )
     from sfumato.privacy import Budget, Neighbours
+
+# Silent unless the program that uses sfumato sets up logging; what is logged is public (docs/quickstart.md).
+logging.getLogger("sfumato").addHandler(logging.NullHandler())
 
 # Loaded on first use, so that `import sfumato` and the command line's help do not wait for torch. The classes of methods are not
 # listed: any other name is looked for among the methods that are found.

@@ -126,7 +126,10 @@ _STATEMENT = _record(
     epsilon_k=_Named(_PLAIN),
     claimed=_record("epsilon", "counted", "not_counted"),
 )
-_METRIC = _record("name", "value", "low", "high", "source", "badge", "note")
+_METRIC = _record(
+    *("name", "value", "low", "high", "source", "badge", "note"),
+    by_class=_record("classes", "recall", "precision", "confusion"),  # shares, under the badge
+)
 _METRICS = _record("metrics_are", metrics=_Each(_METRIC), synthetic=_record("n", "seed"))
 _RESULT = _record(
     statement=_record("epsilon", "delta", "neighbours", epsilon_under=_Named(_PLAIN)),

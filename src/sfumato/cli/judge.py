@@ -81,6 +81,11 @@ _show_real_option = click.option(
     help="What accuracies are held against: the commonest class, noisy class means at the same ε, and the same classifiers "
     "trained on real records.",
 )
+@click.option(
+    "--by-class",
+    is_flag=True,
+    help="Also print recall and precision of each class, and what it is taken for, for every accuracy.*.",
+)
 @_show_real_option
 @seed_option
 @engine_option
@@ -94,6 +99,7 @@ def evaluate(
     metrics: str | None,
     train: str | None,
     baselines: bool,
+    by_class: bool,
     show_real: str | None,
     seed: int,
     engine: str | None,
@@ -135,8 +141,10 @@ def evaluate(
     if as_json:
         print_json(result)
         return
+    from sfumato.evaluation.metrics import EVALUATED
+
     print_table(
-        ("Metric", "Value", "95 % interval", "From"),
+        EVALUATED,
         [
             (
                 metric["name"],
@@ -151,12 +159,23 @@ def evaluate(
     )
     if verdict := outcome(result["metrics"]):
         click.echo(f"The best accuracy: {verdict}")
+    if by_class:
+        _print_classes(result["metrics"])
     click.echo(
         f"{result['metrics_are'].capitalize()}, unless it says “synthetic data only”. Measuring costs no budget."
     )
     if run is not None and not quiet:
         following = page or f"Next: sfumato report {shlex.quote(target)}"
         click.echo(f"Kept in {run / 'metrics.json'}. {following}")
+
+
+def _print_classes(metrics: Sequence[Mapping[str, Any]]) -> None:
+    from sfumato.evaluation.metrics import BY_CLASS, ByClass
+
+    for metric in metrics:
+        if told := metric.get("by_class"):
+            click.echo(f"{metric['name']} by class:")
+            print_table(BY_CLASS, ByClass.from_json(told).rows())
 
 
 @click.command()

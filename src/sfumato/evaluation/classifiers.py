@@ -299,7 +299,7 @@ def _views(flat: torch.Tensor, shapes: list[torch.Size]) -> list[torch.Tensor]:
 # ------------------------------------------------------------------------- networks for images
 
 
-class ImageNetwork:
+class ImageNetwork(_FromLogits):
     """A network trained with a one-cycle rate; a smaller set is shown more often, as often as shows `least_images`."""
 
     batch: int
@@ -350,8 +350,8 @@ class ImageNetwork:
         return self.network_.eval()
 
     @torch.no_grad()
-    def predict(self, rows: torch.Tensor) -> torch.Tensor:
-        return torch.cat([self.network_(part).argmax(1) for part in rows.split(500)])
+    def _logits(self, rows: torch.Tensor) -> torch.Tensor:
+        return torch.cat([self.network_(part) for part in rows.split(500)])
 
     def _build(self, shape: torch.Size, n_classes: int) -> nn.Sequential:
         raise NotImplementedError

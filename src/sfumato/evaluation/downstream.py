@@ -11,7 +11,7 @@ the training of generator or classifier.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -29,6 +29,7 @@ from sfumato.evaluation.classifiers import (
 )
 from sfumato.evaluation.metrics import (
     Array,
+    ByClass,
     Comparison,
     Family,
     Measurement,
@@ -143,7 +144,11 @@ def _accuracy(
     name: str, build: Callable[[int], Classifier], comparison: Comparison, seed: int, step: Step
 ) -> Measurement:
     _need_xgboost(name)
-    return _share_right(comparison, _outcome(comparison, name, build, seed, step))
+    outcome = _outcome(comparison, name, build, seed, step)
+    labels = comparison.real[1]
+    assert labels is not None
+    told = ByClass.of(labels, outcome.predicted, comparison.schema.classes)
+    return replace(_share_right(comparison, outcome), by_class=told)
 
 
 def _accuracy_of_twelve(name: str, comparison: Comparison, seed: int, step: Step) -> Measurement:
@@ -297,7 +302,7 @@ def _ranked(family: str, name: str, comparison: Comparison, seed: int, step: Ste
         outcomes, notes = _twelve(comparison, seed, step)
     else:
         _need_xgboost(name)
-        build = TWELVE[name].build(comparison.schema)
+        build = ConvNet if name == "cnn" else TWELVE[name].build(comparison.schema)
         outcome = _outcome(comparison, name, build, seed, step)
         outcomes, notes = {name: outcome}, outcome.notes
     found = np.mean(
@@ -431,14 +436,27 @@ _register_accuracy(
 
 
 def _table_preset(family: str, schema: Schema) -> Sequence[Preset]:
-    """The papers give ROC and PRC for two classes, F1 for more."""
+    """The papers give ROC and PRC for two classes, F1 for more, and of images none of them."""
+    if schema.kind == "images":
+        return ()
     ranked = ("roc", "prc", "roc-hard", "prc-hard")
     wanted = ("f1", "f1-weighted") if schema.n_classes > 2 else ranked
     return ("paper",) if family in wanted else ()
 
 
+# Of images, these scores of the classifiers that `quick` trains anyway.
+_OF_IMAGES = ("roc", "prc", "f1")
 for _prefix, _ranking in _SCORES.items():
     _family = Family(_ranking.title, _TRAINED, "share")
+    if _prefix in _OF_IMAGES:
+        register(
+            f"{_prefix}.cnn",
+            f"{_ranking.described}, a small convolutional network trained on the synthetic data",
+            title="convolutional network",
+            family=_family,
+            kinds=("images",),
+            where=_labelled,
+        )(partial(_ranked, _prefix, "cnn"))
     for _name in (*TWELVE, "mean12"):
         _mean = _name == "mean12"
         _who = "the mean of the twelve" if _mean else TWELVE[_name].described
@@ -447,7 +465,9 @@ for _prefix, _ranking in _SCORES.items():
             f"{_ranking.described}, {_who} trained on the synthetic data",
             title=_MEAN if _mean else TWELVE[_name].title,
             family=_family,
-            kinds=("table",),
+            kinds=("table", "images")
+            if _prefix in _OF_IMAGES and _name in ("logreg", "mlp")
+            else ("table",),
             presets=partial(_table_preset, _prefix),
             where=_labelled_for_xgboost if _name == "xgb" else labelled,
         )(partial(_ranked, _prefix, _name))

@@ -52,6 +52,87 @@ NORMAL_95 = (
 )
 
 
+# With more classes the confusion is kept out of files, where it would be most of them.
+_MOST_CONFUSED = 50
+
+
+@dataclass(frozen=True)
+class ByClass:
+    """How a classifier did class by class, as shares: no number of real records is kept.
+
+    `confusion[a][b]` is the share of the real records of class a that were taken for b. `recall` is its diagonal; `precision`
+    is the share of what was taken for a class that is of it. None stands where there is nothing to take a share of.
+    """
+
+    classes: tuple[str, ...]
+    recall: tuple[float | None, ...]
+    precision: tuple[float | None, ...]
+    confusion: tuple[tuple[float | None, ...], ...]
+
+    @classmethod
+    def of(cls, real: torch.Tensor, predicted: torch.Tensor, classes: Sequence[str]) -> ByClass:
+        size = len(classes)
+        counts = torch.bincount(real * size + predicted, minlength=size * size).view(size, size)
+        rows, columns = counts.sum(1), counts.sum(0)
+        confusion = tuple(
+            tuple(_share(int(found), int(of)) for found in row)
+            for row, of in zip(counts, rows, strict=True)
+        )
+        right = counts.diagonal().tolist()
+        return cls(
+            tuple(classes),
+            tuple(_share(hits, int(of)) for hits, of in zip(right, rows, strict=True)),
+            tuple(_share(hits, int(of)) for hits, of in zip(right, columns, strict=True)),
+            confusion,
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        told: dict[str, Any] = {
+            "classes": list(self.classes),
+            "recall": list(self.recall),
+            "precision": list(self.precision),
+        }
+        if len(self.classes) <= _MOST_CONFUSED:
+            told["confusion"] = [list(row) for row in self.confusion]
+        return told
+
+    @classmethod
+    def from_json(cls, told: Mapping[str, Any]) -> ByClass:
+        size = len(told["classes"])
+        confusion = told.get("confusion", [[None] * size] * size)
+        names, recall, precision = (
+            tuple(told[part]) for part in ("classes", "recall", "precision")
+        )
+        return cls(names, recall, precision, tuple(tuple(row) for row in confusion))
+
+    def rows(self) -> list[tuple[str, str, str, str]]:
+        """For a table: class, recall, precision, and what it is most often taken for."""
+        shown = []
+        for code, name in enumerate(self.classes):
+            others = [
+                (share, self.classes[other])
+                for other, share in enumerate(self.confusion[code])
+                if other != code and share
+            ]
+            share, other = max(others, key=lambda found: found[0], default=(0.0, ""))
+            ends = (self.recall[code], self.precision[code])
+            shown.append(
+                (
+                    name,
+                    *("–" if end is None else f"{end:.4f}" for end in ends),
+                    f"{other} ({share:.4f})" if other else "–",
+                )
+            )
+        return shown  # type: ignore[return-value]
+
+
+BY_CLASS = ("Class", "Recall", "Precision", "Most often taken for")
+
+
+def _share(hits: int, of: int) -> float | None:
+    return round(hits / of, 4) if of else None
+
+
 @dataclass(frozen=True, kw_only=True)
 class Metric:
     """One number about real data, with its 95 % interval (both ends equal the value where there is none).
@@ -68,6 +149,7 @@ class Metric:
     seconds: float
     note: str = ""
     badge: str = BADGE
+    by_class: ByClass | None = None
 
     def to_json(self) -> dict[str, Any]:
         facts: dict[str, Any] = {
@@ -78,7 +160,8 @@ class Metric:
             "source": self.source,
         }
         marks = {"badge": self.badge, "note": self.note}
-        return facts | {key: text for key, text in marks.items() if text}
+        facts |= {key: text for key, text in marks.items() if text}
+        return facts if self.by_class is None else facts | {"by_class": self.by_class.to_json()}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,6 +183,13 @@ class Evaluation:
             if metric.name == name:
                 return metric
         raise KeyError(name)
+
+    def by_class(self, name: str) -> ByClass:
+        """How the classifier of a metric ("accuracy.cnn") did class by class."""
+        found = self[name].by_class
+        if found is None:
+            raise BadInput(f"{name} is not told by class; the metrics accuracy.* are.")
+        return found
 
     def _rows(self) -> list[tuple[str, str, str, str]]:
         return [
@@ -149,12 +239,13 @@ class Measurement:
     low: float
     high: float
     note: str = ""
+    by_class: ByClass | None = None
 
     @classmethod
     def of_share(cls, value: float, interval: tuple[float, float], *notes: str) -> Measurement:
-        """A number from 0 to 1, whose interval is cut to that, and the remarks that are not empty."""
-        low, high = interval
-        return cls(value, max(0.0, low), min(1.0, high), joined(notes))
+        """A number from 0 to 1, cut to that with its interval (rounding may pass 1), and the remarks that are not empty."""
+        value, low, high = (min(1.0, max(0.0, end)) for end in (value, *interval))
+        return cls(value, low, high, joined(notes))
 
     @classmethod
     def of_hits(cls, marks: torch.Tensor | Array, *notes: str) -> Measurement:
@@ -598,6 +689,7 @@ def evaluate(
             source=comparison.source(info.reads),
             seconds=time.perf_counter() - start,
             note=found.note,
+            by_class=found.by_class,
             badge="" if info.reads == "nothing" else BADGE,
         )
 

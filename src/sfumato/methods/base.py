@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import logging
 import secrets
 import warnings
 from abc import ABC, abstractmethod
@@ -75,6 +76,9 @@ from sfumato.privacy.units import size_of
 from sfumato.progress import Progress
 from sfumato.public.codec import codec_from_state
 from sfumato.public.loading import load_public
+
+# Of public facts only: what config, statement and log of a run may hold.
+_LOG = logging.getLogger(__name__)
 
 
 class Learnt:
@@ -549,6 +553,11 @@ class Method(Learnt, Estimator, Configured, ABC):
             delattr(self, name)  # of an earlier fit: a run keeps what it paid for itself
         store.rewind_log(store.checkpoint().step)
         promised, queries = store.charges, self.queries(schema, budget)
+        _LOG.info(
+            "fitting %r on %s within epsilon=%g, delta=%g, %s, per %s; releases: %s",
+            *(self, data.name, budget.epsilon, budget.delta, budget.neighbours.value, unit.name),
+            ", ".join(charge.label for charge in promised),
+        )
         counted = claimed(promised, queries)
         ledger = _ledger(promised, budget, sound=counted is None and budget.private)
         self.schema_ = data.schema
@@ -569,6 +578,7 @@ class Method(Learnt, Estimator, Configured, ABC):
             budget=budget, epsilon=store.epsilon, charges=promised, claimed=counted, unit=unit
         )
         self.log_ = store.read_log()
+        _LOG.info("fitted %s: epsilon=%g was spent", self.info.name, store.epsilon)
 
     def _seal(self, store: RunStore) -> None:
         parts = {GENERATOR: saved(learnt(self, but=_KEPT_APART))}
@@ -632,6 +642,7 @@ class Method(Learnt, Estimator, Configured, ABC):
             + ("" if self.statement_.private else ", NOT PRIVATE"),
         )
         made.synthetic = True
+        _LOG.debug("drew %d %s", n, made.name)
         return made
 
     def _shares(self, classes: Sequence[str | int] | str | int | None) -> Tensor:

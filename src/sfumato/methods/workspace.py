@@ -5,6 +5,7 @@ Public: all that is kept here, since the log is published with the run.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -17,6 +18,9 @@ from sfumato.errors import BadInput
 from sfumato.generators.training import Part, Training
 from sfumato.privacy import RunStore
 from sfumato.progress import Progress, Stage
+
+# Of public facts only: what config, statement and log of a run may hold.
+_LOG = logging.getLogger(__name__)
 
 
 class Workspace:
@@ -62,6 +66,7 @@ class Workspace:
             )
 
     def released(self, label: str) -> None:
+        _LOG.info("released: %s", label)
         self.log({"event": "release", "label": label})
 
     def log(self, record: dict[str, Any]) -> None:
