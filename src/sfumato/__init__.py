@@ -41,6 +41,7 @@ if TYPE_CHECKING:
         load_run,
     )
     from sfumato.privacy import Budget, Neighbours
+    from sfumato.report.checking import check
 
 # Loaded on first use, so that `import sfumato` and the command line's help do not wait for torch. The classes of methods are not
 # listed: any other name is looked for among the methods that are found.
@@ -54,6 +55,7 @@ _HOME = {
     "Schema": "sfumato.data",
     "SfumatoError": "sfumato.errors",
     "as_dataset": "sfumato.data",
+    "check": "sfumato.report.checking",
     "evaluate": "sfumato.evaluation",
     "fit": "sfumato.methods",
     "get_method": "sfumato.methods",
@@ -87,6 +89,7 @@ __all__ = [  # noqa: RUF022
     "SfumatoError",
     "Sinkhorn",
     "as_dataset",
+    "check",
     "evaluate",
     "fit",
     "get_method",
