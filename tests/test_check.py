@@ -16,7 +16,7 @@ import sfumato
 from data import SHOP, digits, shop
 from dicoms import write_dicom
 from sfumato.cli.main import app
-from sfumato.data import Dataset
+from sfumato.data import Column, Dataset, Schema
 from sfumato.data.examination import examine
 from sfumato.errors import BadInput
 from sfumato.methods.expectation import expect
@@ -209,6 +209,16 @@ def test_cells_of_a_table_column_by_column(tmp_path):
     assert "something else than numbers" in told(spoilt, "reading", "problem")
 
 
+def test_arrays_and_frames_are_taken_too():
+    import pandas as pd
+
+    assert check(NOISE, np.arange(64) % 2, classes=2).by_class == {"0": 32, "1": 32}
+    frame = pd.DataFrame({"x": [1.0, 2.0, 9.0], "y": ["a", "b", "a"]})
+    columns = (Column(name="x", kind="numerical", low=0, high=10),)
+    schema = Schema(kind="table", columns=columns, label="y", classes=("a", "b"))
+    assert check(frame, schema=schema).by_class == {"a": 2, "b": 1}
+
+
 def test_a_table_in_memory_and_shards(tmp_path):
     found = check(shop(60), epsilon=1.0, delta=1e-3)
     assert found.records == 60 and found.problems == ()
@@ -280,7 +290,7 @@ def test_delta_is_held_against_the_number_of_persons():
     assert check(data, epsilon=1.0, delta=0.05).expectation.records == 16
     with pytest.raises(BadInput, match="both epsilon and delta"):
         check(data, epsilon=1.0)
-    with pytest.raises(BadInput, match="open already"):
+    with pytest.raises(BadInput, match="pass it alone"):
         check(data, image_size=8)
 
 

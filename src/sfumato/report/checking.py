@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sfumato.data import Dataset, load
+from sfumato.data import Dataset, as_dataset
 from sfumato.data.examination import Examination, Finding, examine
 from sfumato.data.folders import PictureSource
 from sfumato.data.sources import JoinedSource
@@ -63,7 +63,8 @@ class Check:
 
 
 def check(
-    data: Dataset | str | Path,
+    data: Any,
+    y: Any = None,
     *,
     public: Dataset | str | Path | None = None,
     epsilon: float | None = None,
@@ -71,17 +72,16 @@ def check(
     progress: Progress | None = None,
     **stated: Any,
 ) -> Check:
-    """Look at `data` (a data set, or what `load` takes with what is `stated`) as their owner may, before anything is spent.
+    """Look at `data` (with labels `y` and whatever is `stated`, as `as_dataset` takes them) as their owner may, before
+    anything is spent.
 
     Unreadable files, sizes, depth and range as stored beside what was stated, empty and tiny classes, cells that are missing or
     misspelt, persons with several records, records that stand there twice, private records in `public`, δ against 1/n; and with
     `epsilon` and `delta`, what to expect of a fit. `print` it. The outcome is PRIVATE; nothing is written.
     """
-    opened = data if isinstance(data, Dataset) else load(data, progress=progress, **stated)
-    if isinstance(data, Dataset) and stated:
-        raise BadInput(
-            f"{', '.join(sorted(stated))} were stated of a data set that is open already; state them when it is loaded."
-        )
+    if isinstance(data, str | Path):
+        stated["progress"] = progress
+    opened = as_dataset(data, y, **stated)
     if (epsilon is None) != (delta is None):
         raise BadInput("What to expect needs both epsilon and delta; give both or neither.")
     budget = None if epsilon is None or delta is None else Budget(epsilon=epsilon, delta=delta)
