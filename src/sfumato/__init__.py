@@ -42,6 +42,7 @@ if TYPE_CHECKING:
         load_run,
     )
     from sfumato.privacy import Budget, Neighbours
+    from sfumato.report.checking import check
 
 # Silent unless the program that uses sfumato sets up logging; what is logged is public (docs/quickstart.md).
 logging.getLogger("sfumato").addHandler(logging.NullHandler())
@@ -58,6 +59,7 @@ _HOME = {
     "Schema": "sfumato.data",
     "SfumatoError": "sfumato.errors",
     "as_dataset": "sfumato.data",
+    "check": "sfumato.report.checking",
     "evaluate": "sfumato.evaluation",
     "fit": "sfumato.methods",
     "get_method": "sfumato.methods",
@@ -91,6 +93,7 @@ __all__ = [  # noqa: RUF022
     "SfumatoError",
     "Sinkhorn",
     "as_dataset",
+    "check",
     "evaluate",
     "fit",
     "get_method",

@@ -1,11 +1,11 @@
-"""The command line: `sfumato methods · plan · fit · sample · evaluate · report · compare · data · demo`.
+"""The command line: `sfumato methods · check · plan · fit · sample · evaluate · report · compare · data · demo`.
 
 Here are the group and how a command ends; each command is in the module that `COMMANDS` names.
 
 Results go to standard output, progress and warnings to standard error, and the exit code says what happened (see
 `EXIT_CODES`). Everything printed is public: a plan is made from public facts, a statement and a sample come from behind
-the wall, and a metric says which real records it was computed from. An error never quotes a private value: sfumato's
-own errors are one sentence, anything else is named by its type only.
+the wall, and a metric says which real records it was computed from; but for `check`, which shows the owner private data and
+says so. An error never quotes a private value: sfumato's own errors are one sentence, anything else is named by its type only.
 
 Torch and scikit-learn take seconds to import, so a verb imports what it needs when it runs and `--help` stays quick.
 """
@@ -33,6 +33,7 @@ from sfumato.files import close_writers
 # In the order in which one uses them, which is that of the help.
 COMMANDS = (
     "fit:methods",
+    "check:check",
     "fit:plan",
     "fit:fit",
     "fit:sample",
@@ -238,6 +239,7 @@ def app(context: click.Context) -> None:
     Example:
       sfumato demo
       sfumato methods
+      sfumato check scans/ --image-size 64 --epsilon 1 --delta 1e-5
       sfumato plan merf --data fashion-mnist:train --epsilon 1 --delta 1e-5
       sfumato fit merf --data fashion-mnist:train --epsilon 1 --delta 1e-5 --out runs/first
       sfumato sample runs/first -n 60000 --out synthetic.npz

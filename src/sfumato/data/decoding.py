@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import re
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
@@ -198,3 +199,60 @@ def _maxval(head: bytes) -> int:
     if not 0 < most < 65536:
         raise ValueError("maxval")
     return most
+
+
+# ------------------------------------------------------------------------- what is stored, for its owner
+
+
+@dataclass(frozen=True)
+class StoredFacts:
+    """What one file holds, as it is stored; PRIVATE, for the owner's eyes (`data.examination`)."""
+
+    size: tuple[int, int]  # width, height
+    bits: int
+    gray: bool
+    low: float
+    high: float
+
+
+def stored_facts(file: str, content: bytes | None = None) -> StoredFacts:
+    """Size, depth and the numbers of a picture before anything is done with them; raises as `decode` does."""
+    try:
+        with io.BytesIO(content) if content is not None else Path(file).open("rb") as stream:
+            if Path(file).suffix.lower() in DICOM:
+                return _dicom_facts(file, stream)
+            head = stream.read(_HEAD)
+            stream.seek(0)
+            with Image.open(stream, formats=_FORMATS) as opened:
+                if opened.width * opened.height > MOST_PIXELS:
+                    raise BadInput(f"{file} has more than {MOST_PIXELS:,} pixels by its header.")
+                deep = opened.mode.startswith("I") or opened.mode == "F"
+                depth = _depth(head, opened, getattr(opened, "tag_v2", {}))
+                bits = max(depth, 16) if deep else depth
+                plain = opened.mode in ("L", "1", "RGB") or deep
+                pixels = np.asarray(opened if plain else opened.convert("RGB"))
+                size = opened.size
+    except BadInput:
+        raise
+    except Exception as error:
+        raise BadInput(
+            f"{file} is truncated, damaged or no picture; replace or remove it."
+        ) from error
+    gray = pixels.ndim == 2 or bool((pixels == pixels[..., :1]).all())
+    return StoredFacts(size, bits, gray, float(pixels.min()), float(pixels.max()))
+
+
+def _dicom_facts(file: str, stream: IO[bytes]) -> StoredFacts:
+    # 0 … 1 in rescaled units is what the scale leaves as it is.
+    try:
+        stored = stored_pixels(file, stream, (0.0, 1.0))
+    except BadInput:
+        stream.seek(0)  # colour is read without a range only
+        stored = stored_pixels(file, stream, None)
+    pixels = stored.pixels
+    height, width = pixels.shape[:2]
+    ends = np.array([pixels.min(), pixels.max()], np.float64)
+    if stored.scale is None:
+        return StoredFacts((width, height), 8, False, float(ends[0]), float(ends[1]))
+    low, high = stored.scale(ends).tolist()
+    return StoredFacts((width, height), stored.bits, True, low, high)

@@ -59,6 +59,7 @@ class StoredPixels:
     pixels: Array
     scale: Scale | None
     white_is_zero: bool = False
+    bits: int = 8
 
 
 def stored_pixels(file: str, stream: IO[bytes], stated: ValueRange | None) -> StoredPixels:
@@ -105,7 +106,7 @@ def stored_pixels(file: str, stream: IO[bytes], stated: ValueRange | None) -> St
     pixels = _pixels(file, content)
     if pixels.shape != (rows, columns) or not low < high:
         raise BadInput(f"{file} is truncated, damaged or no picture; replace or remove it.")
-    return StoredPixels(pixels, Scale(low, high), kind == "MONOCHROME1")
+    return StoredPixels(pixels, Scale(low, high), kind == "MONOCHROME1", bits)
 
 
 def _colour(file: str, content: bytes, header: Any, stated: ValueRange | None) -> StoredPixels:

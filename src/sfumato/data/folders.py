@@ -21,7 +21,7 @@ from urllib.parse import quote, unquote
 import numpy as np
 
 from sfumato.data.beside import FileTable
-from sfumato.data.decoding import SUFFIXES, decode
+from sfumato.data.decoding import SUFFIXES, StoredFacts, decode, stored_facts
 from sfumato.data.schema import Schema, ValueRange
 from sfumato.data.sources import Array, Rows, Source
 from sfumato.data.tables import class_code
@@ -69,6 +69,23 @@ class PictureSource(Source):
     @abstractmethod
     def paths(self) -> Iterator[str]:
         """Where each record lies below the folder or in the archive, with / between the parts."""
+
+    def looked_at(self) -> Iterator[tuple[str, StoredFacts | BadInput]]:
+        """What every file holds as it is stored, or why it cannot be read; PRIVATE, for the owner's eyes."""
+
+        def look(index: int) -> tuple[str, StoredFacts | BadInput]:
+            file, content = self._picture(index)
+            try:
+                decode(
+                    file, self._shape, self._range, self._fallback, fit=self._fit, content=content
+                )
+                return file, stored_facts(file, content)
+            except BadInput as error:
+                return file, error
+
+        with self._pool() as pool:
+            for start in range(0, len(self), 64 * _TASK):
+                yield from pool.map(look, range(start, min(start + 64 * _TASK, len(self))))
 
     @abstractmethod
     def _picture(self, index: int) -> tuple[str, bytes | None]:

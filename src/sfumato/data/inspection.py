@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from sfumato.data.dataset import Batch, Dataset
+from sfumato.data.folders import FolderSource
 from sfumato.data.schema import Column, Schema
 from sfumato.data.sources import ArraySource
 from sfumato.errors import BadInput
@@ -74,6 +75,17 @@ def refuse_implausible(
                 f"{data.name} has a class without any record; labels count from 0, so recode labels that count "
                 "from 1, correct --classes, or pass --allow-empty (allow_empty=True) if that is so."
             )
+
+
+def refuse_empty_folders(data: Dataset) -> None:
+    """Raise BadInput if a class folder holds no picture, by the listing alone: no row is read for it."""
+    source = data._source
+    empty = source.empty_classes() if isinstance(source, FolderSource) else []
+    if empty:
+        raise BadInput(
+            f"{data.name} has no picture of {', '.join(empty[:5])}{' and more' if len(empty) > 5 else ''}; correct the class "
+            "folders or --classes, or pass --allow-empty (allow_empty=True) if that is so."
+        )
 
 
 class _Look:

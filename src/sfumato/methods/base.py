@@ -31,7 +31,7 @@ from torch import Tensor, nn
 from sfumato import notebook, published
 from sfumato._version import __version__
 from sfumato.data import Dataset, Schema, as_dataset
-from sfumato.data.inspection import refuse_implausible
+from sfumato.data.inspection import refuse_empty_folders, refuse_implausible
 from sfumato.data.pictures import sample_grid
 from sfumato.data.sources import Array, Rows, Source
 from sfumato.data.tables import whole_numbers
@@ -311,6 +311,8 @@ class Method(Learnt, Estimator, Configured, ABC):
         if public is not None and not isinstance(public, Dataset):
             public = _opened(public, schema, progress)
         self.check_public(schema, public)
+        if not allow_empty:
+            refuse_empty_folders(data)
         if public is not None and (
             public is data or (data.published_as and public.published_as == data.published_as)
         ):

@@ -24,6 +24,7 @@ import hashlib
 import os
 import secrets
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,7 @@ from sfumato.files import cache_folder, sha256_of
 
 _SIZE = 16  # bytes: two of 10⁹ rows agree by chance with a probability below 10⁻²⁰
 _ROWS_AT_ONCE = 1024
+_PATCHES = 16
 _DIGEST = np.dtype(f"S{_SIZE}")
 
 Digests = np.ndarray[Any, np.dtype[np.bytes_]]
@@ -103,6 +105,79 @@ def _by_unit(rows: Digests, unit_of: Array, key: bytes) -> Digests:
     return np.frombuffer(b"".join(each), _DIGEST)
 
 
+@dataclass(frozen=True)
+class Repeats:
+    """Records that stand in the data more than once, by their numbers; PRIVATE, for the owner's eyes."""
+
+    same: list[list[int]]  # to the last pixel or cell
+    alike: list[list[int]]  # pictures that agree in what is light and dark
+    blank: int  # pictures of one colour all over, which are in neither list
+    torn_classes: int = 0  # of `same`: groups with several labels,
+    torn_units: int = 0  # or of several units
+    alike_public: int = 0  # private pictures that look like a public one
+
+
+def repeated(data: Dataset, public: Dataset | None = None) -> Repeats:
+    """Equal records, and pictures that look alike. Reads `data` once and holds 32 bytes a record, by a key that is forgotten."""
+    key = secrets.token_bytes(32)
+    images = data.schema.kind == "images"
+    rows, looks, blank = [np.empty(0, _DIGEST)], [np.empty(0, _DIGEST)], [np.empty(0, bool)]
+    labels = [np.empty(0, np.int64)]
+    for batch in data.batches(_ROWS_AT_ONCE):
+        rows.append(_digested(batch, key, blanks=True))
+        if batch.labels is not None:
+            labels.append(batch.labels.numpy())
+        if images:
+            found, one_colour = _looks(batch, key)
+            looks.append(found)
+            blank.append(one_colour)
+    same, empty = np.concatenate(rows), np.concatenate(blank)
+    if not images:
+        return Repeats(_groups(same), [], 0)
+    seen = np.concatenate(looks)
+    counted = np.flatnonzero(~empty)
+    alike = [g for g in _groups(seen, counted) if len(set(same[g].tolist())) > 1]
+    shared = 0
+    if public is not None and public.schema.shape == data.schema.shape:
+        theirs = [_looks(batch, key)[0] for batch in public.batches(_ROWS_AT_ONCE)]
+        shared = int(np.isin(seen[counted], np.concatenate([seen[:0], *theirs])).sum())
+    groups = _groups(same, counted)
+    units = None if data.units is None else data.units.codes(len(same))
+    return Repeats(
+        groups,
+        alike,
+        int(empty.sum()),
+        _torn(groups, np.concatenate(labels) if data.schema.labelled else None),
+        _torn(groups, units),
+        shared,
+    )
+
+
+def _torn(groups: list[list[int]], codes: Array | None) -> int:
+    """How many groups have records of several codes."""
+    return 0 if codes is None else sum(len(set(codes[g].tolist())) > 1 for g in groups)
+
+
+def _groups(digests: Digests, counted: Array | None = None) -> list[list[int]]:
+    """The numbers of records whose digests agree, where more than one does."""
+    numbers = np.arange(len(digests)) if counted is None else counted
+    order = numbers[np.argsort(digests[numbers], kind="stable")]
+    ends = np.flatnonzero(digests[order][1:] != digests[order][:-1]) + 1
+    return sorted(g.tolist() for g in np.split(order, ends) if len(g) > 1)
+
+
+def _looks(batch: Batch, key: bytes) -> tuple[Digests, np.ndarray[Any, np.dtype[np.bool_]]]:
+    """The average hash of each picture (which of at most 16 × 16 patches are lighter than the whole) and whether it is blank."""
+    gray = batch.pixels().nan_to_num(0.0).mean(1, keepdim=True)  # (n, 1, h, w)
+    height, width = (min(_PATCHES, side) for side in gray.shape[2:])
+    patches = torch.nn.functional.adaptive_avg_pool2d(gray, (height, width)).flatten(1)
+    lighter = (patches > patches.mean(1, keepdim=True)).numpy()
+    packed = np.packbits(lighter, axis=1)
+    found = [hashlib.blake2b(row.tobytes(), key=key, digest_size=_SIZE).digest() for row in packed]
+    flat = gray.flatten(1)
+    return np.frombuffer(b"".join(found), _DIGEST), (flat == flat[:, :1]).all(1).numpy()
+
+
 # -- digests ------------------------------------------------------------------------------------------------------
 
 
@@ -125,6 +200,11 @@ def _all_digests(data: Dataset, key: bytes) -> Digests:
 
 def _digests(data: Dataset, key: bytes, *, blanks: bool = False) -> Iterator[Digests]:
     """Of every row that is not blank, or of all, a batch at a time."""
+    for batch in data.batches(_ROWS_AT_ONCE):
+        yield _digested(batch, key, blanks)
+
+
+def _digested(batch: Batch, key: bytes, blanks: bool) -> Digests:
     start = hashlib.blake2b(key=key, digest_size=_SIZE)
 
     def digest(row: np.ndarray[Any, Any]) -> bytes:
@@ -132,9 +212,7 @@ def _digests(data: Dataset, key: bytes, *, blanks: bool = False) -> Iterator[Dig
         state.update(row.data)
         return state.digest()
 
-    for batch in data.batches(_ROWS_AT_ONCE):
-        rows = _seen(batch, blanks)
-        yield np.frombuffer(b"".join(map(digest, rows)), _DIGEST)
+    return np.frombuffer(b"".join(map(digest, _seen(batch, blanks))), _DIGEST)
 
 
 def _seen(batch: Batch, blanks: bool = False) -> np.ndarray[Any, Any]:
