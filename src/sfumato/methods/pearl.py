@@ -14,14 +14,13 @@ Private: the records, in step 2 only. Public: all that DP-MERF has, and `reach`.
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from sfumato.generators.embedding import MeanEmbedding
-from sfumato.methods.matched import by_class
+from sfumato.methods.distances import FourierDistance
 from sfumato.methods.merf import Merf
 from sfumato.methods.registry import MethodInfo
 from sfumato.methods.settings import setting
@@ -66,12 +65,12 @@ class Pearl(Merf):
         free=True,
     )
 
-    def distance(self, network: nn.Module) -> Reweighed:  # type: ignore[override]
+    def distance(self, network: nn.Module) -> Reweighed:
         batch = self.batch or _BATCH[self.schema_.kind]
         return Reweighed(network, self._phi, self._embedding, batch, self.block, self.reach)
 
 
-class Reweighed(nn.Module):
+class Reweighed(FourierDistance, nn.Module):
     """Step 3's objective: its gradient with respect to the critic's scales is turned round, so that one optimiser serves both."""
 
     def __init__(
@@ -83,66 +82,24 @@ class Reweighed(nn.Module):
         block: int,
         reach: float,
     ) -> None:
-        super().__init__()
-        self.network, self.embedding = network, embedding
-        self.fourier = phi if isinstance(phi, FourierFeatures) else phi.fourier
-        self.category_scale = 1.0 if isinstance(phi, FourierFeatures) else phi.category_scale
-        self.classes = len(embedding.shares)
-        self.per_class = max(2, batch // self.classes)
-        self.frequencies = self.fourier.dim // 2 if self.fourier else 0
-        self.numbers = self.fourier.frequencies.shape[1] if self.fourier else 0
-        self.blocks = max(1, round(self.frequencies / block))
-        self.limit = math.log(reach) / 2
-        self.scales = nn.Parameter(torch.zeros(self.numbers))  # a
+        nn.Module.__init__(self)
+        FourierDistance.__init__(self, network, phi, embedding, batch, block)
+        self.limit = max(math.log(reach) / 2, 1e-6)
+        numbers = self.fourier.frequencies.shape[1] if self.fourier else 0
+        self.scales = nn.Parameter(torch.zeros(numbers))  # a
 
-    def loss(self, step: int, random: torch.Generator) -> Tensor:
-        made = self.network(self._labels(self.per_class), random).flatten(1)
-        return self._distance(made, self.per_class, step % self.blocks)
-
-    def final(self, random: torch.Generator, records: int) -> float:
-        """Unweighed, so that generators with other critics can be compared."""
-        per_class = max(2, records // self.classes)
-        made = self.network(self._labels(per_class), random).flatten(1)
-        parts = [self._distance(made, per_class, b, weighed=False) for b in range(self.blocks)]
-        return float(torch.stack(parts).mean())
+    def roots(self, start: int, stop: int) -> Tensor | None:
+        """Of weights while it is trained; afterwards generators with other critics are compared alike."""
+        return self.weights(start, stop).sqrt().repeat(2) if self.training else None
 
     def weights(self, start: int, stop: int) -> Tensor:
         """ω(t)/ω₀(t) of these frequencies, within reach of each other, of mean 1."""
         assert self.fourier is not None
-        turned = _turn_round(self.scales)
         squares = self.fourier.frequencies[start:stop].square()
         squares = squares / squares.mean()  # t² s, about 1
-        logits = -0.5 * squares @ torch.expm1(-2 * turned)
-        logits = logits - logits.mean()
-        limit = max(self.limit, 1e-6)
-        logits = limit * torch.tanh(logits / limit)
+        logits = -0.5 * squares @ torch.expm1(-2 * _turn_round(self.scales))
+        logits = self.limit * torch.tanh((logits - logits.mean()) / self.limit)
         return torch.softmax(logits, dim=0) * len(logits)
-
-    def _labels(self, per_class: int) -> Tensor:
-        return torch.arange(self.classes).repeat_interleave(per_class)
-
-    def _distance(
-        self, made: Tensor, per_class: int, block: int, *, weighed: bool = True
-    ) -> Tensor:
-        total, emphasis = made.new_zeros(()), self.embedding.emphasis
-        if self.fourier is not None:
-            start, stop = (self.frequencies * b // self.blocks for b in (block, block + 1))
-            angles = self.fourier.frequencies[start:stop] @ made[:, : self.numbers].T
-            waves = torch.cat([angles.cos(), angles.sin()]) / self.frequencies**0.5
-            # (classes, 2 · block)
-            sums = waves.view(len(waves), self.classes, per_class).sum(dim=2).T
-            columns = torch.arange(start, stop)
-            columns = torch.cat([columns, columns + self.frequencies])
-            root = self.weights(start, stop).sqrt().repeat(2) if weighed else torch.ones(())
-            target = replace(self.embedding, mean=self.embedding.mean[:, columns] * root)
-            share = (stop - start) / self.frequencies
-            found = target.mmd2(sums * root, per_class, share, slice(None), emphasis)
-            total = total + found / share
-        if made.shape[1] > self.numbers:
-            sums, norm2 = by_class(made[:, self.numbers :] * self.category_scale, self.classes)
-            rest = slice(2 * self.frequencies, None)
-            total = total + self.embedding.mmd2(sums, per_class, norm2, rest, emphasis)
-        return total
 
 
 def _turn_round(values: Tensor) -> Tensor:
