@@ -316,3 +316,9 @@ def test_every_method_fits_without_noise() -> None:
             assert not model.statement_.sound, info.name
             if info.makes == "records":
                 assert np.isfinite(model.sample(20).values).all(), info.name
+
+
+def test_no_card_is_made_of_it(folder: Path, tmp_path: Path) -> None:
+    made = run("card", folder, "--out", tmp_path / "card")
+    assert made.exit_code != 0 and "not sound" in made.output
+    assert not (tmp_path / "card").exists()

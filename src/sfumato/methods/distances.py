@@ -83,6 +83,10 @@ class FourierDistance(EmbeddingDistance):
         parts = [self.at_step(block, made, per_class) for block in range(self.blocks)]
         return float(torch.stack(parts).mean())
 
+    def roots(self, start: int, stop: int) -> Tensor | None:
+        """The roots of these features' weights, whose mean over the frequencies is 1; None where all weigh alike."""
+        return None
+
     def _on(self, made: Tensor, per_class: int, start: int, stop: int) -> Tensor:
         """Numbers on frequencies `start` … `stop`, scaled up to all of them, and all categories."""
         total = made.new_zeros(())
@@ -95,7 +99,10 @@ class FourierDistance(EmbeddingDistance):
             columns = torch.arange(start, stop)
             columns = torch.cat([columns, columns + self.frequencies])
             share = (stop - start) / self.frequencies
-            total = self.embedding.mmd2(sums, per_class, share, columns, self.emphasis) / share
+            target = replace(self.embedding, mean=self.embedding.mean[:, columns])
+            if (roots := self.roots(start, stop)) is not None:
+                target, sums = replace(target, mean=target.mean * roots), sums * roots
+            total = target.mmd2(sums, per_class, share, slice(None), self.emphasis) / share
         if made.shape[1] > numbers:
             sums, norm2 = by_class(made[:, numbers:] * self.category_scale, self.classes)
             rest = slice(2 * self.frequencies, None)
