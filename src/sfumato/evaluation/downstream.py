@@ -455,7 +455,7 @@ for _prefix, _ranking in _SCORES.items():
             title="convolutional network",
             family=_family,
             kinds=("images",),
-            where=_labelled,
+            where=labelled,
         )(partial(_ranked, _prefix, "cnn"))
     for _name in (*TWELVE, "mean12"):
         _mean = _name == "mean12"
