@@ -124,9 +124,7 @@ class UnitTag:
     """The unit of a file by a field of its header, such as PatientID."""
 
     def __init__(self, keyword: str) -> None:
-        self.keyword = keyword
-        bare = re.sub(r"(Instance)?U?ID$", "", keyword)
-        self.name = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", bare or keyword).lower()
+        self.keyword = self.name = keyword
         self.read_from = f"the DICOM field {keyword}"
 
     @staticmethod

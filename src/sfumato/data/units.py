@@ -105,6 +105,13 @@ class Units:
         return self._codes
 
 
+def unit_name(told: str) -> str:
+    """One of them, by the column or field telling them apart: PatientID and patient_id are a patient, StudyInstanceUID a study."""
+    bare = re.sub(r"_id$|(?<=[a-z])(Instance)?U?ID$", "", told) or told
+    words = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", bare)
+    return words.lower() if words != bare or re.fullmatch(r"[A-Z][a-z]+", bare) else bare
+
+
 def unit_of(name: str, read_from: str, at_most: int | None) -> Unit:
     """A unit as a caller states it."""
     most = PER_UNIT if at_most is None else at_most
@@ -118,7 +125,7 @@ def unit_of(name: str, read_from: str, at_most: int | None) -> Unit:
         raise BadInput(
             "What a unit is called must be text in UTF-8; correct --unit (unit=)."
         ) from None
-    return Unit(name.removesuffix("_id") or name, read_from, most)
+    return Unit(unit_name(name), read_from, most)
 
 
 def missing(what: str) -> BadInput:

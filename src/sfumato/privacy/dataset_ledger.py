@@ -54,7 +54,7 @@ from pathlib import Path
 from typing import Any
 
 from sfumato.data import Dataset
-from sfumato.data.units import RECORDS, Unit
+from sfumato.data.units import RECORDS, Unit, unit_name
 from sfumato.errors import (
     BadInput,
     BudgetExceeded,
@@ -167,7 +167,7 @@ class DataSetLedger(Database):
             "name": secrets.token_hex(16),
             "key": secrets.token_hex(32),
             **limit.to_json(),
-            **({} if unit is None else {"unit": unit.strip().removesuffix("_id")}),
+            **({} if unit is None else {"unit": unit_name(unit.strip())}),
         }
         refuse_network(folder, "keep the ledger on a local disk")
         made = not folder.exists()
