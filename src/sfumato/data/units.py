@@ -106,7 +106,7 @@ class Units:
 
 
 def unit_name(told: str) -> str:
-    """One of them, by the column or field telling them apart: PatientID and patient_id are a patient, StudyInstanceUID a study."""
+    """One of them, by the column or field that tells: PatientID and patient_id are a patient, StudyInstanceUID a study."""
     bare = re.sub(r"_id$|(?<=[a-z])(Instance)?U?ID$", "", told) or told
     words = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", bare)
     return words.lower() if words != bare or re.fullmatch(r"[A-Z][a-z]+", bare) else bare
