@@ -269,7 +269,9 @@ class Denoised(Method):
         for number, level in enumerate(prior.levels.tolist()):
             mean = prior.mean_at(x, labels, number)
             each = torch.full((len(x),), level)
-            clean = mean + scale(each) * self.denoiser_(seen(x, mean, each, self.looks), each, labels)
+            clean = mean + scale(each) * self.denoiser_(
+                seen(x, mean, each, self.looks), each, labels
+            )
             if number + 1 == len(prior.levels):
                 return clean
             kept = (x - clean) / level
@@ -375,4 +377,3 @@ def train_freely(
         denoising_loss(network, *inputs).mean().backward()
         adam.step()
     adam.zero_grad()
-
