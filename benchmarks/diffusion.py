@@ -82,6 +82,7 @@ def cell(row: str, epsilon: float, seed: int, runs: Path, data: list[Dataset]) -
         told["loss"] = losses(method, held)
     began = time.process_time()
     made = method.sample(SAMPLES, seed=seed)
+    made = Dataset.from_values(made.values, made.labels, schema=test.schema)
     told["sample, CPU s"] = round(time.process_time() - began)
     names = ["accuracy.cnn", "frechet.judge"]
     for metric in sfumato.evaluate(made, test, metrics=names, train=train, seed=seed).metrics:
