@@ -4,12 +4,12 @@
     python benchmarks/diffusion.py --speed
 
 A cell is a row (`mixture`, or an effort of `diffusion`), ε (δ = 1e-5, zero-out) and a seed. Fitted to 55,000 of Fashion-MNIST's
-training images; the other 5,000 tell the loss by noise level, the mean square of what the denoiser misses in units of c(s)², of the
-mixture's closed form alone and with the network. 30,000 samples are judged by the test images: accuracy of a CNN trained on them,
+training images; the other 5,000 tell the loss by noise level, the mean square of what the denoiser misses in units of c(s)², of
+the mixture's closed form alone and with the network. 30,000 samples are judged by the test images: accuracy of a CNN trained on them,
 and the Fréchet distance in a CNN that was trained on the real ones (`frechet.judge`).
 
-Fits are kept under `runs/diffusion` and go on where they were stopped; cells that are kept in `benchmarks/results/diffusion` are not
-made again. `--speed`: milliseconds of one core for a record and noise level of a paid step.
+Fits are kept under `runs/diffusion` and go on where they were stopped; cells that are kept in `benchmarks/results/diffusion` are
+not made again. `--speed`: milliseconds of one core for a record and noise level of a paid step.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ import torch
 import sfumato
 from sfumato.data import Batch, Dataset, Schema
 from sfumato.files import write_json
-from sfumato.methods.denoised import Noised, denoising_loss, scale, seen
+from sfumato.methods.denoising import Noised, denoising_loss, scale, seen
 from sfumato.methods.posterior import Gray, spaced
 from sfumato.privacy import GradientSum
 
@@ -93,7 +93,7 @@ def cell(row: str, epsilon: float, seed: int, runs: Path, data: list[Dataset]) -
 def table(cells: dict[tuple[float, str], list[dict[str, Any]]]) -> list[str]:
     levels = ", ".join(f"{level:g}" for level in LEVELS)
     lines = [
-        f"| Fashion-MNIST, δ = 1e-5 | CNN | Fréchet (judge) | loss at s = {levels}: closed form | with the network | fit, CPU s |",
+        f"| Fashion-MNIST, δ = 1e-5 | CNN | Fréchet, judge | loss at s = {levels}: closed form | with the network | fit, CPU s |",
         "|---|---|---|---|---|---|",
     ]
     for (epsilon, row), found in sorted(

@@ -1,4 +1,4 @@
-"""The denoiser beside the mixture: its prior by a second route, gradients of single records, what it learns, and where it stops."""
+"""The denoiser beside the mixture: its prior by a second route, gradients of single records, what it learns and what it costs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from sfumato.errors import BadInput
 from sfumato.generators.denoiser import Denoiser
 from sfumato.generators.mixture import GaussianMixture
 from sfumato.methods import Diffusion, Method, Mixture
-from sfumato.methods.denoised import STEPS, Noised, denoising_loss, scale, seen
+from sfumato.methods.denoised import STEPS
+from sfumato.methods.denoising import Noised, denoising_loss, scale, seen
 from sfumato.methods.posterior import Gray, Known, LevelPosterior, spaced
 from sfumato.methods.presets import find_preset
 from sfumato.privacy import Budget, GradientSum, epsilon_of
@@ -187,7 +188,7 @@ def test_a_record_moves_a_step_by_its_own_summand_and_no_more_than_the_bound(noi
 
 def test_noise_and_levels_are_each_records_own_and_cover_the_range(noised):
     batch = Batch(torch.rand(400, *SCHEMA.shape), torch.arange(400) % 3)
-    looks, wanted, levels, labels = noised(batch, torch.Generator().manual_seed(0))
+    looks, wanted, levels, _ = noised(batch, torch.Generator().manual_seed(0))
     assert looks.shape == (400, 2, 2, 6, 6) and wanted.shape == (400, 2, 1, 6, 6)
     # One from each half of the range, every prepared level among them.
     middle = float(noised.prior.levels[2])

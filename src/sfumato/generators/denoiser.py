@@ -44,8 +44,8 @@ class Denoiser(nn.Module):
         self.up = nn.ConvTranspose2d(low, width, 2, stride=2)
         self.joined = nn.Conv2d(2 * width, width, 3, padding=1)
         self.last = nn.Conv2d(width, 4 * channels, 3, padding=1)
-        nn.init.zeros_(self.last.weight)
-        nn.init.zeros_(self.last.bias)
+        for parameter in self.last.parameters():
+            nn.init.zeros_(parameter)
 
     def forward(self, looks: Tensor, levels: Tensor, labels: Tensor) -> Tensor:
         height, wide = looks.shape[2:]

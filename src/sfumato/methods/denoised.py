@@ -1,12 +1,13 @@
 """The denoised kind: a network that learns, by paid steps, what is left to know of a noisy picture once a prior has spoken.
 
-    D(x, s, y) = M(x, s, y) + c(s) · F([x ÷ √(s² + ½), M(x, s, y)], s, y),      c(s) = ½ s ÷ √(s² + ¼)
+    D(x, s, y) = M(x, s, y) + c(s) · F(x, M, s, y)
 
-x is a picture of pixels in [−1, 1] with noise of deviation s, M its posterior mean under the prior, in closed form, F the network.
-Samples are starts with noise that is taken away in a few steps, each of which keeps half of the noise and draws the other anew.
+x is a picture of pixels in [−1, 1] with noise of deviation s, M its posterior mean under the prior, in closed form, F the network
+(`methods.denoising`).
+Samples are starts with noise that is taken away in a few steps; what is left of it after each is drawn anew (`fresh`).
 
-The kind (`Denoised`) owns settings, the steps, their loss and the sampler; a method gives the prior, the starts, and what is known
-before the steps. Private: the records, in the paid steps only.
+The kind (`Denoised`) owns settings, the steps, their loss and the sampler; a method gives the prior, the starts, and what is
+known before the steps. Private: the records, in the paid steps only.
 """
 
 from __future__ import annotations
@@ -14,29 +15,27 @@ from __future__ import annotations
 import copy
 import math
 from abc import abstractmethod
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import torch
 from torch import Tensor, nn
 
-from sfumato.data import Batch, Schema
+from sfumato.data import Schema
 from sfumato.errors import BadInput
 from sfumato.generators.denoiser import Denoiser
 from sfumato.generators.gan import move_average
 from sfumato.generators.networks import seeded
-from sfumato.methods.adversarial import labelled
 from sfumato.methods.base import Method, Workspace
 from sfumato.methods.capacity import usual_records
-from sfumato.methods.posterior import SPREAD, Prior, spaced
+from sfumato.methods.denoising import Noised, denoising_loss, scale, seen
+from sfumato.methods.posterior import Prior, spaced
 from sfumato.methods.settings import setting
 from sfumato.privacy import Budget, Gate, Query
 from sfumato.privacy.accounting import calibrate
 from sfumato.privacy.query import gaussian_noise, plan
 
 STEPS = "denoiser gradients"
-_FREE_BATCH = 128
 # At r = records ÷ noise of a single sum (`capacity`): 16,000 is 60,000 records at ε = 1. Steps that served there and at ε = 10.
 _USUAL, _USUAL_STEPS, _POWER = 16_000.0, 100.0, 0.9
 _LEAST_STEPS = 20  # fewer would leave more noise in the network than they teach it
@@ -77,7 +76,7 @@ class Denoised(Method):
     AT_ONCE = 2000
 
     effort: str = setting(
-        "How long it may take, on one core and for pictures of 28 pixels: sets steps, rate, levels and width where they are auto.",
+        "How long it may take, on one core and with pictures of 28 pixels: sets steps, rate, levels and width that are auto.",
         default="minutes",
         choices=tuple(EFFORTS),
     )
@@ -116,7 +115,7 @@ class Denoised(Method):
     )
     high: float = setting("Largest noise level that is learnt.", default=1.5, above=0)
     start: float | None = setting(
-        "Noise level that samples start from; none for auto: 0.8, and 0.6 where the budget is small.",
+        "Noise level that samples start from; none for auto: 0.6, or where they start from noise alone high.",
         default=None,
         above=0,
     )
@@ -125,7 +124,7 @@ class Denoised(Method):
     )
     fresh: float = setting(
         "Share of the noise that is drawn anew after each of these steps.",
-        default=0.5,
+        default=1.0,
         low=0,
         high=1,
     )
@@ -248,11 +247,13 @@ class Denoised(Method):
             adam.step()
             move_average(ema, network, self.decay)
         self.denoiser_ = ema.eval()
-        self.begin_ = self.start or self.usual_start(data.budget)
+        self.begin_ = self.start or self.usual_start
         self.finish(run)
 
-    def usual_start(self, budget: Budget) -> float:
-        return min(self.high, 0.8 if gaussian_noise(budget) < 2 else 0.6)
+    @property
+    def usual_start(self) -> float:
+        """Where nothing is said: a level that hides edges and leaves shapes."""
+        return min(self.high, 0.6)
 
     # -- samples -------------------------------------------------------------------------------------------------
 
@@ -290,56 +291,6 @@ class Denoised(Method):
         return kept[1]
 
 
-def scale(levels: Tensor) -> Tensor:
-    """c(s), (n, 1, 1, 1)"""
-    found = SPREAD * levels / (levels.square() + SPREAD**2).sqrt()
-    return found[:, None, None, None]
-
-
-def seen(noisy: Tensor, mean: Tensor, levels: Tensor, looks: int) -> Tensor:
-    """What the network is given: the picture at about unit length, and the prior's mean if it says more."""
-    shrunk = noisy / (levels.square() + 0.5).sqrt()[:, None, None, None]
-    return shrunk if looks == 1 else torch.cat([shrunk, mean], dim=1)
-
-
-@dataclass(frozen=True, eq=False)
-class Noised:
-    """Records at some noise levels each, one from each part of the range, what the network sees of them and what it should say.
-
-    Levels and noise are each record's own, drawn from the generator that is given; every row is computed by itself.
-    """
-
-    prior: Prior
-    levels: int
-    looks: int
-
-    def __call__(self, batch: Batch, random: torch.Generator) -> tuple[Tensor, ...]:
-        pixels, labels = labelled(batch, random)
-        clean, (n, count) = 2 * pixels - 1, (len(pixels), self.levels)
-        spread = (torch.arange(count) + torch.rand(n, count, generator=random)) / count
-        which = (spread * len(self.prior.levels)).long().clamp(max=len(self.prior.levels) - 1)
-        drawn = torch.randn(n, count, *clean.shape[1:], generator=random)
-        levels = self.prior.levels[which]  # (n, count)
-        looks, wanted = [], []
-        for k in range(count):
-            noisy = clean + levels[:, k, None, None, None] * drawn[:, k]
-            mean = self.prior.mean(noisy, labels, which[:, k])
-            looks.append(seen(noisy, mean, levels[:, k], self.looks))
-            wanted.append((clean - mean) / scale(levels[:, k]))
-        return torch.stack(looks, 1), torch.stack(wanted, 1), levels, labels
-
-
-def denoising_loss(
-    network: Callable[..., Tensor], looks: Tensor, wanted: Tensor, levels: Tensor, labels: Tensor
-) -> Tensor:
-    """(n,): the mean square of what the network misses, over pixels and a record's levels."""
-    each = [
-        (network(looks[:, k], levels[:, k], labels) - wanted[:, k]).square().mean(dim=(1, 2, 3))
-        for k in range(looks.shape[1])
-    ]
-    return torch.stack(each).mean(dim=0)
-
-
 @lru_cache(maxsize=64)
 def _share_of(known: tuple[Query, ...], steps: Query, part: float, budget: Budget) -> float:
     """The share at which `steps` cost what the budget has left when `known` costs `part` of it, squared.
@@ -353,27 +304,3 @@ def _share_of(known: tuple[Query, ...], steps: Query, part: float, budget: Budge
     whole = math.fsum(query.share for query in known)
     assert steps.steps is not None
     return whole * steps.steps * (noise * steps.rate / multiplier) ** 2
-
-
-def train_freely(
-    network: nn.Module,
-    noised: Noised,
-    draw: Callable[[int, torch.Generator], Batch],
-    steps: int,
-    learning_rate: float,
-    seed: int,
-    run: Workspace,
-) -> None:
-    """Steps on pictures that cost nothing."""
-    random = torch.Generator().manual_seed(seed)
-    adam = torch.optim.Adam(network.parameters(), lr=learning_rate)
-    training = run.training(
-        "Training on draws of the mixture", random, stage="draws", network=network, adam=adam
-    )
-    for _ in training(steps):
-        with torch.no_grad():
-            inputs = noised(draw(_FREE_BATCH, random), random)
-        adam.zero_grad()
-        denoising_loss(network, *inputs).mean().backward()
-        adam.step()
-    adam.zero_grad()

@@ -6,8 +6,8 @@
     3.  and from the records: gradients at random noise levels, clipped, noisy                 (paid steps)
     4.  draw: of the mixture, plus noise, which is taken away in a few steps; the tone curve   (free)
 
-A mixture knows where clothes, digits or bones lie and not what an edge is; noise hides edges first, so that the network has to learn
-only what is seen at short range, and little noise goes a long way. With `base=none` there is no mixture, and the method is DPDM:
+A mixture knows where clothes, digits or bones lie and not what an edge is; noise hides edges first, so that the network has to
+learn only what is seen at short range, and little noise goes a long way. With `base=none` there is no mixture, and the method is DPDM:
 a denoiser from scratch, at every noise level, from pure noise (`--preset dpdm`).
 
 Private: the records, in 0 and 3 only.
@@ -25,7 +25,8 @@ from sfumato.data import Batch, Schema
 from sfumato.methods.base import Workspace
 from sfumato.methods.capacity import Capacity, capacity_of, usual_records
 from sfumato.methods.counts import apportion, count, count_query
-from sfumato.methods.denoised import Denoised, Noised, train_freely
+from sfumato.methods.denoised import Denoised
+from sfumato.methods.denoising import Noised, train_freely
 from sfumato.methods.mixture import Mixture
 from sfumato.methods.posterior import Gray, Known, Prior, spaced
 from sfumato.methods.registry import MethodInfo
@@ -108,8 +109,9 @@ class Diffusion(Denoised):
     def looks(self) -> int:
         return 1 if self.base == "none" else 2
 
-    def usual_start(self, budget: Budget) -> float:
-        return self.high if self.base == "none" else super().usual_start(budget)
+    @property
+    def usual_start(self) -> float:
+        return self.high if self.base == "none" else super().usual_start
 
     def begin(self, labels: Tensor, random: torch.Generator) -> Tensor:
         if self.base == "none":

@@ -1,14 +1,14 @@
 """What is known of a noisy picture before any network looks at it: its posterior mean under a prior, in closed form.
 
-A mixture's record v = mean[y] + basis · z + residual ∘ h, with z of cluster k normal around offset[y, k] with covariance C = F Fᵀ,
+A mixture's record v = mean[y] + basis · z + residual ∘ h, z of cluster k normal around offset[y, k] with covariance C = F Fᵀ,
 is seen as x = v + σ · noise. With R = diag(residual² + σ²), G = basisᵀ R⁻¹ basis and S = (C⁻¹ + G)⁻¹ = F (1 + Fᵀ G F)⁻¹ Fᵀ:
 
     u = basisᵀ R⁻¹ (x − mean) − G offset                        what is seen of z around its offset
     ln p(k | x) = ln weight + ½ uᵀ S u + offsetᵀ u + ½ offsetᵀ G offset − ½ ln |1 + Fᵀ G F| + what no cluster changes
     E[v | x] = x − σ² R⁻¹ (x − mean − basis · Σ p(k | x) (offset + S u))
 
-so that the work is in the basis, a hundred numbers, whatever the size of the picture. Nothing here is private but what is seen, and
-of that every row is computed by itself.
+so that the work is in the basis, a hundred numbers, whatever the size of the picture. Nothing here is private but what is seen,
+and of that every row is computed by itself.
 """
 
 from __future__ import annotations

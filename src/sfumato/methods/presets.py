@@ -3,8 +3,8 @@
     Merf.preset("paper", data="mnist")               # or: sfumato fit merf --preset paper --data mnist:train …
     sfumato methods merf --preset paper              # every number with the line of the paper that has it
 
-Two presets: `paper`, and `fast`, the paper's with changes that let it run on two cores; what is changed is told. A method that can
-be set to another paper's has a preset of that one's name (`dpdm` of `diffusion`). A setting that
+Two presets: `paper`, and `fast`, the paper's with changes that let it run on two cores; what is changed is told. A method that
+can be set to another paper's has a preset of that one's name (`dpdm` of `diffusion`). A setting that
 the paper has and this package lacks is named under `missing`, and told whenever the preset is used. Rows of a preset may be for
 some ε only: that of the nearest ε which the paper prints is taken. A batch may be a share of the records ("0.1 n"), a rate a
 fraction ("500/60000"); n is the published size of a named set, never a count of private rows. Everything here is public.
