@@ -5,8 +5,8 @@
 
 A cell is a row (`mixture`, or an effort of `diffusion`), ε (δ = 1e-5, zero-out) and a seed. Fitted to 55,000 of Fashion-MNIST's
 training images; the other 5,000 tell the loss by noise level, the mean square of what the denoiser misses in units of c(s)², of
-the mixture's closed form alone and with the network. 30,000 samples are judged by the test images: accuracy of a CNN trained on them,
-and the Fréchet distance in a CNN that was trained on the real ones (`frechet.judge`).
+the mixture's closed form alone and with the network. 30,000 samples are judged by the test images: accuracy of a CNN trained on
+them, and the Fréchet distance in a CNN that was trained on the real ones (`frechet.judge`).
 
 Fits are kept under `runs/diffusion` and go on where they were stopped; cells that are kept in `benchmarks/results/diffusion` are
 not made again. `--speed`: milliseconds of one core for a record and noise level of a paid step.

@@ -7,8 +7,8 @@
     4.  draw: of the mixture, plus noise, which is taken away in a few steps; the tone curve   (free)
 
 A mixture knows where clothes, digits or bones lie and not what an edge is; noise hides edges first, so that the network has to
-learn only what is seen at short range, and little noise goes a long way. With `base=none` there is no mixture, and the method is DPDM:
-a denoiser from scratch, at every noise level, from pure noise (`--preset dpdm`).
+learn only what is seen at short range, and little noise goes a long way. With `base=none` there is no mixture, and the method is
+DPDM: a denoiser from scratch, at every noise level, from pure noise (`--preset dpdm`).
 
 Private: the records, in 0 and 3 only.
 """
