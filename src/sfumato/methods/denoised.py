@@ -38,6 +38,7 @@ from sfumato.privacy.query import gaussian_noise, plan
 STEPS = "denoiser gradients"
 # At r = records ÷ noise of a single sum (`capacity`): 16,000 is 60,000 records at ε = 1. Steps that served there and at ε = 10.
 _USUAL, _USUAL_STEPS, _POWER = 16_000.0, 100.0, 0.9
+_LEAST_SAMPLE = 128  # records in a step, where noise sets no limit
 _LEAST_STEPS = 20  # fewer would leave more noise in the network than they teach it
 
 
@@ -187,7 +188,7 @@ class Denoised(Method):
         if self.steps is None:
             growth = (n / gaussian_noise(budget) / _USUAL) ** _POWER
             wanted = _USUAL_STEPS * growth * math.sqrt(visits / EFFORTS["minutes"].visits)
-            steps = round(min(wanted, visits)) if wanted >= _LEAST_STEPS else 0
+            steps = round(min(wanted, visits / _LEAST_SAMPLE)) if wanted >= _LEAST_STEPS else 0
         else:
             steps = self.steps
         return Size(
