@@ -7,6 +7,7 @@ from sfumato.methods.registry import MethodInfo, find_methods, get_method, list_
 from sfumato.methods.run import SavedRun, export, is_run
 
 if TYPE_CHECKING:  # what is found, for type checkers; a test compares
+    from sfumato.methods.diffusion import Diffusion as Diffusion
     from sfumato.methods.dpaf import Dpaf as Dpaf
     from sfumato.methods.dre import Dre as Dre
     from sfumato.methods.evolve import Evolve as Evolve

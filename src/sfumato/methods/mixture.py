@@ -151,6 +151,7 @@ class Mixture(Turned):
         moments = class_moments(data, classes, pooled, size.by_class)
         self.mixture_ = clustered(data, classes, pooled, moments, size, random)
         self.shares_ = classes.shares.to(torch.float32)
+        self._size = classes.size  # for who builds on it
         self.tone_: ToneCurve | None = None
         self.range_, draws = self._range_fit()
         if size.shares.tone and self._tones(data.schema):

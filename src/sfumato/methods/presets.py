@@ -3,7 +3,8 @@
     Merf.preset("paper", data="mnist")               # or: sfumato fit merf --preset paper --data mnist:train …
     sfumato methods merf --preset paper              # every number with the line of the paper that has it
 
-Two presets: `paper`, and `fast`, the paper's with changes that let it run on two cores; what is changed is told. A setting that
+Two presets: `paper`, and `fast`, the paper's with changes that let it run on two cores; what is changed is told. A method that
+can be set to another paper's has a preset of that one's name (`dpdm` of `diffusion`). A setting that
 the paper has and this package lacks is named under `missing`, and told whenever the preset is used. Rows of a preset may be for
 some ε only: that of the nearest ε which the paper prints is taken. A batch may be a share of the records ("0.1 n"), a rate a
 fraction ("500/60000"); n is the published size of a named set, never a count of private rows. Everything here is public.
@@ -174,9 +175,9 @@ def _file(method: str) -> dict[str, dict[str, Any]]:
     return tomllib.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
 
 
-def _chain(method: type[Method], data: str) -> list[dict[str, Any]]:
-    """The paper's entry for a data set, behind those that it is like."""
-    papers = _file(method.info.name)[PAPER]
+def _chain(method: type[Method], name: str, data: str) -> list[dict[str, Any]]:
+    """The paper's entry for a data set, behind those that it is like; `fast` is a change of it."""
+    papers = _file(method.info.name)[PAPER if name == FAST else name]
     chain = [papers[data]]
     while "like" in chain[0]:
         chain.insert(0, papers[chain[0]["like"]])
@@ -197,7 +198,7 @@ def _rows(block: Mapping[str, Any]) -> dict[str, list[Chosen]]:
 def _merged(method: type[Method], name: str, data: str) -> dict[str, list[Chosen]]:
     """Settings with their rows: an entry's own replace those of the entry that it is like."""
     rows: dict[str, list[Chosen]] = {}
-    for block in _chain(method, data):
+    for block in _chain(method, name, data):
         rows |= _rows(block)
     if name == FAST:
         defaults = {s.name: s.default for s in method.settings()}
@@ -241,7 +242,7 @@ def _settled(chosen: Chosen, limits: Setting, n: int | None, method: str) -> Cho
 
 
 def _preset(method: type[Method], name: str, data: str, rows: Mapping[str, list[Chosen]]) -> Preset:
-    chain = _chain(method, data)
+    chain = _chain(method, name, data)
     lacks = {key: value for block in chain for key, value in block.get("lacks", {}).items()}
     told = {key: why for block in chain for key, why in block.get("missing", {}).items()}
     return Preset(

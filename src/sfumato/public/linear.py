@@ -107,7 +107,11 @@ class CosineCodec(PixelCodec):
         return self._prior
 
     def encode(self, batch: Batch) -> Tensor:
-        waves = row_product(batch.pixels() - 0.5, self._columns.T)
+        return self.waves(batch.pixels())
+
+    def waves(self, pixels: Tensor) -> Tensor:
+        """(n, C, H, W) → (n, dim), of any numbers: `raw` turned around, as far as the frequencies are kept."""
+        waves = row_product(pixels - 0.5, self._columns.T)
         waves = row_product(waves.mT.contiguous(), self._rows.T).mT
         if self._colours is not None:
             # Number by number: libraries compute a product with three columns by the place of a record in its batch.
