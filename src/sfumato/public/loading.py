@@ -9,6 +9,7 @@ from pathlib import Path
 
 from sfumato.data import Dataset, Schema, find_named, load
 from sfumato.data.loading import load_like
+from sfumato.data.remote import is_address
 from sfumato.errors import BadInput
 from sfumato.progress import Progress
 
