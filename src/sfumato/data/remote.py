@@ -2,8 +2,8 @@
 
 A `UrlPath` has of a path what readers of streams use. Arrays are mapped into memory, which no address can be, so those must be
 here. Every picture or block is fetched when it is read, and again when it is read again: for DP-SGD, which takes records from all
-over, bring the data here first. Credentials are fsspec's business (its environment variables and configuration); an address with a
-password in it is shown without.
+over, bring the data here first. Credentials are fsspec's business (its environment variables and configuration); an address
+with a password in it is shown without.
 """
 
 from __future__ import annotations
