@@ -464,3 +464,85 @@ def test_pictures_in_a_column_stream(tmp_path):
     source._decoded = lambda piece, pool: pieces.append(len(piece)) or decoded(piece, pool)
     assert [len(batch) for batch in data.batches(128)] == [128, 128, 44]
     assert max(pieces) <= 64
+
+
+# ------------------------------------------------------------------------------------ behind an address
+
+
+@pytest.fixture
+def bucket(tmp_path):
+    """A folder in fsspec's memory, filled from files made here."""
+    import fsspec
+
+    files = fsspec.filesystem("memory")
+
+    def put(name: str) -> str:
+        if files.exists(f"/bucket/{name}"):
+            files.rm(f"/bucket/{name}", recursive=True)
+        files.put(str(tmp_path / name), f"/bucket/{name}", recursive=True)
+        return f"memory://bucket/{name}"
+
+    yield put
+    if files.exists("/bucket"):
+        files.rm("/bucket", recursive=True)
+
+
+def same(one: Dataset, other: Dataset) -> None:
+    assert one.schema == other.schema and one.name == other.name
+    assert np.array_equal(one.values, other.values, equal_nan=True)
+    assert np.array_equal(one.labels, other.labels)
+    assert one.take([1, 0]).values.equal(other.take([1, 0]).values)
+    assert np.array_equal(one._source.part(1, 2).take(np.array([0]))[0], one.take([1]).values)
+
+
+def test_pictures_behind_an_address_are_those_of_the_folder(tmp_path, bucket):
+    for name in ("set/b/p1_0.png", "set/a/p1_1.png", "set/b/p2_0.png", "set/.hidden/x.png"):
+        write_png(tmp_path / name, len(name) + ord(name[4]))
+    facts: dict[str, Any] = {"image_size": 4, "channels": 1, "unit": r"(p\d)_"}
+    url = bucket("set")
+    same(load(url, **facts), load(tmp_path / "set", **facts))
+    assert people(load(url, **facts)) == [1, 2]
+    assert load(url, image_size=4, classes=["b", "a"]).labels.tolist() == [0, 0, 1]
+    with pytest.raises(BadInput, match="differ"):
+        load(url, image_size=4, classes=["b", "c"])
+    with pytest.raises(BadInput, match="size of the pictures"):
+        load(url)
+    (tmp_path / "set" / "schema.json").write_text(json.dumps(load(url, **facts).schema.to_json()))
+    assert load(bucket("set")).schema.classes == ("a", "b")
+
+
+def test_tables_and_archives_behind_an_address(tmp_path, bucket):
+    (tmp_path / "t.csv").write_text("x,y\n1,a\n2,b\n")
+    schema = {
+        "kind": "table",
+        "columns": [{"name": "x", "kind": "numerical", "low": 0, "high": 9}],
+        "label": "y",
+        "classes": ["a", "b"],
+    }
+    (tmp_path / "t.schema.json").write_text(json.dumps(schema))
+    bucket("t.schema.json")
+    same(load(bucket("t.csv")), load(tmp_path / "t.csv"))
+    write_hub(tmp_path / "h.parquet", [png(3), png(9)], ["a", "b"], label=[1, 0])
+    facts: dict[str, Any] = {"image_size": 4, "channels": 1}
+    same(load(bucket("h.parquet"), **facts), load(tmp_path / "h.parquet", **facts))
+    members = [("a.png", png(1)), ("a.cls", b"1"), ("b.png", png(2)), ("b.cls", b"0")]
+    write_tar(tmp_path / "w.tar", members)
+    facts["classes"] = 2
+    same(load(bucket("w.tar"), **facts), load(tmp_path / "w.tar", **facts))
+
+
+@pytest.mark.parametrize(
+    ("address", "sentence"),
+    [
+        ("memory://bucket/nothing", "no folder, nor a .csv"),
+        ("memory://bucket/nothing.csv", "not described"),
+        ("memory://bucket/nothing.tar", "nothing at memory://"),
+        ("memory://bucket/x.npz", "copy it here"),
+        ("nonsense://bucket/x", "Cannot read nonsense://"),
+        ("s3://user:secret@bucket/x.tar", "Cannot read|another package"),
+    ],
+)
+def test_an_address_that_cannot_be_read_is_one_sentence(address, sentence):
+    with pytest.raises(BadInput, match=sentence) as refusal:
+        load(address, image_size=4)
+    assert "secret" not in str(refusal.value)

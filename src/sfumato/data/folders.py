@@ -277,7 +277,7 @@ def _samples(path: Path, *, labelled: bool) -> list[_Member]:
     found: dict[str, dict[str, tuple[str, int, int]]] = {}
     try:
         size = path.stat().st_size
-        with tarfile.open(path, "r:") as archive:
+        with path.open("rb") as stream, tarfile.open(fileobj=stream, mode="r:") as archive:
             for member in archive:
                 folder, _, name = member.name.rpartition("/")
                 if not member.isreg() or name.startswith("."):

@@ -14,12 +14,11 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from sfumato.data.decoding import decode
 from sfumato.data.schema import Schema, ValueRange
 from sfumato.data.sources import Rows, of_size
-from sfumato.data.tables import PlainTable, class_code, reading
+from sfumato.data.tables import PlainTable, class_code, parquet_file, reading
 from sfumato.errors import BadInput
 
 _AT_ONCE = 64  # pictures as they are packed, which may be large
@@ -108,7 +107,7 @@ def class_label(path: Path) -> tuple[str, tuple[str, ...]] | None:
 
 
 def _layout(path: Path) -> Any:
-    with reading(path), pq.ParquetFile(path) as file:
+    with reading(path), parquet_file(path) as file:
         return file.schema_arrow
 
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -26,6 +26,13 @@ from sfumato.data.decoding import SUFFIXES
 from sfumato.data.dicom import DICOM, UnitTag
 from sfumato.data.folders import FolderSource, PictureSource, TarSource, class_folders
 from sfumato.data.hub import LABELS, PictureColumn, class_label, picture_column
+from sfumato.data.remote import (
+    RemoteFolder,
+    UrlPath,
+    classes_below,
+    is_address,
+    pictures_below,
+)
 from sfumato.data.schema import Fit, Schema, ValueRange, class_names, mistakes
 from sfumato.data.sources import (
     JoinedSource,
@@ -96,7 +103,7 @@ def load(
             data.units = units_of(told, per_unit, len(data), data.name, unit)
             return data
     else:
-        data = _open(Path(spec), facts)
+        data = _at(spec, facts)
     data.units = _units(data, spec, unit, per_unit)
     return data
 
@@ -194,14 +201,15 @@ def load_like(
     if named is not None:
         return named[0].load(named[1], progress=progress)
     given = stated or {"schema": replace(like, value_range=None)}
-    return _open(Path(spec), _Facts(**given, fallback=like.value_range))
+    return _at(spec, _Facts(**given, fallback=like.value_range))
 
 
 def read_schema(file: Path) -> Schema:
-    """The schema in a JSON file; a run's config.json has one too, so that a run can be repeated."""
-    facts = read_facts(file)
-    if isinstance(facts, dict) and "schema" in facts and "budget" in facts:
-        facts = facts["schema"]
+    """The schema in a JSON file."""
+    return schema_in(file, read_facts(file))
+
+
+def schema_in(file: object, facts: Any) -> Schema:
     try:
         return Schema.from_json(facts)
     except BadInput as error:
@@ -214,11 +222,19 @@ def read_facts(file: Path) -> Any:
     """What a JSON file holds."""
     check_file(file)
     try:
-        return json.loads(file.read_text(encoding="utf-8"))
+        content = file.read_bytes()
     except FileNotFoundError:
         raise BadInput(f"There is no {file}; check the path of the schema.") from None
-    except (OSError, ValueError, RecursionError) as error:
-        why = error.strerror if isinstance(error, OSError) else type(error).__name__
+    except OSError as error:
+        raise BadInput(f"{file} cannot be read as JSON ({error.strerror}); correct it.") from error
+    return parsed(file, content)
+
+
+def parsed(file: object, content: bytes) -> Any:
+    try:
+        return json.loads(content.decode("utf-8"))
+    except (ValueError, RecursionError) as error:
+        why = type(error).__name__
         if isinstance(error, json.JSONDecodeError):
             why = f"{error.msg} in line {error.lineno}"
         raise BadInput(f"{file} cannot be read as JSON ({why}); correct it.") from error
@@ -247,7 +263,7 @@ def schema_of(
     if named is not None:
         entry, split = named
         return entry.schema, entry.sizes[split]
-    data = _open(Path(spec), facts)
+    data = _at(spec, facts)
     return data.schema, known_size(data._source)
 
 
@@ -364,6 +380,47 @@ def _check_spec(spec: object) -> None:
         )
     if "\0" in str(spec):
         raise BadInput("The path has a NUL character in it; correct it.")
+
+
+def _at(spec: str | Path, facts: _Facts) -> Dataset:
+    """What lies at a path, or behind an address."""
+    if is_address(spec) and not os.path.lexists(spec):
+        return _open_address(UrlPath(str(spec)), facts)
+    return _open(Path(spec), facts)
+
+
+def _open_address(url: UrlPath, facts: _Facts) -> Dataset:
+    """Pictures, a table or a .tar, read as streams; what must be mapped into memory must be here."""
+    path = cast("Path", url)  # it has of a path what readers of streams use
+    suffix = url.suffix.lower()
+    if suffix not in _STREAMED and (suffix in _OPENED or "-ubyte" in url.name):
+        raise BadInput(
+            f"{url} holds arrays, which are mapped into memory; copy it here and give the path."
+        )
+    folder = suffix not in _STREAMED and url.is_dir()
+    beside = cast("UrlPath", schema_beside(path))
+    known = facts.schema
+    if known is None and beside.is_file():
+        known = schema_in(beside, parsed(beside, beside.read()))
+    if suffix in _STREAMED:
+        return _OPENED[suffix](path, facts, known)
+    if not folder:
+        raise BadInput(
+            f"{url} is no folder, nor a .csv, .parquet or .tar; check the address, or copy it here."
+        )
+    if facts.labels is not None:
+        raise BadInput(f"Labels in a table are read for folders that are here; copy {url} here.")
+    names = pictures_below(url)
+    gray = bool(names) and all(Path(name).suffix.lower() in DICOM for name in names)
+    schema = facts.of_pictures(path, known, gray=gray)
+    classes = known.classes if known else classes_below(url)
+    stated = facts.names()
+    if stated is not None and set(stated) != set(classes):
+        raise BadInput(
+            f"The classes given and the folders or schema of {url} differ; make them agree."
+        )
+    schema = replace(schema, classes=stated or classes)
+    return Dataset(RemoteFolder(url, schema, fallback=facts.fallback), schema, url.name)
 
 
 def _open(path: Path, facts: _Facts) -> Dataset:
@@ -638,3 +695,5 @@ _OPENED: dict[str, Callable[[Path, _Facts, Schema | None], Dataset]] = {
     ".parquet": _open_table,
     ".tar": _open_tar,
 }
+# Those that are read front to back, and so may lie behind an address.
+_STREAMED = (".csv", ".parquet", ".tar")

@@ -476,7 +476,7 @@ class TableFile(StreamSource):
     # ------------------------------------------------------------------------------------ parquet
 
     def _parquet_header(self) -> list[str]:
-        with reading(self.path), pq.ParquetFile(self.path) as file:
+        with reading(self.path), parquet_file(self.path) as file:
             self._size = file.metadata.num_rows
             self._layout = file.schema_arrow
             return list(self._layout.names)
@@ -487,7 +487,7 @@ class TableFile(StreamSource):
         # One row group at a time, each through a small buffer: Arrow would read far ahead.
         options = {"buffer_size": 1 << 16, "pre_buffer": False}
         rows = 0
-        with reading(self.path), pq.ParquetFile(self.path, **options) as file:
+        with reading(self.path), parquet_file(self.path, **options) as file:
             for group in range(file.num_row_groups):
                 facts = file.metadata.row_group(group)
                 end = rows + facts.num_rows
@@ -665,6 +665,11 @@ class PlainTable(TableFile):
 
     def _needs(self, place: int) -> str:
         return f"text in UTF-8 in column {self._header[place]!r}"
+
+
+def parquet_file(path: Any, **options: Any) -> Any:
+    """A file that Arrow opens, or, behind an address, a stream that is opened for it."""
+    return pq.ParquetFile(path if isinstance(path, Path) else path.open("rb"), **options)
 
 
 def _csv_lines(columns: int | None) -> re.Pattern[bytes]:

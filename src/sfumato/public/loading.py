@@ -9,6 +9,7 @@ from pathlib import Path
 
 from sfumato.data import Dataset, Schema, find_named, load
 from sfumato.data.loading import load_like
+from sfumato.data.remote import is_address
 from sfumato.errors import BadInput
 from sfumato.progress import Progress
 
@@ -23,8 +24,8 @@ def load_public(spec: str | Path, like: Schema, progress: Progress | None = None
     path = Path(spec)
     if find_named(str(spec)) is not None:
         return load(str(spec), progress=progress)
-    if like.kind == "images" and path.is_dir():
-        return load_like(path, like, image_size=like.shape[1], channels=like.shape[0], fit=like.fit)
+    if like.kind == "images" and (path.is_dir() or (is_address(spec) and not path.suffix)):
+        return load_like(spec, like, image_size=like.shape[1], channels=like.shape[0], fit=like.fit)
     try:
         return load_like(spec, like, schema=None)
     except BadInput:

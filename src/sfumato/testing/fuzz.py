@@ -200,13 +200,81 @@ CHEAP: Mapping[str, Sequence[str]] = {
 }
 BUDGET = {"epsilon": "1", "delta": "1e-5"}
 DATA = {"spec": "{npz}", "classes": "2"}
+FLAT = {
+    "spec": "{flat}",
+    "image_size": "8",
+    "channels": "1",
+    "labels": "labels.csv:kind",
+    "classes": "a,b",
+}
+PICTURES = {"image_size": "8", "channels": "1", "classes": "2"}
+# Options whose values follow no declared type: some that are right, and some that nearly are.
+NEAR: Mapping[str, Sequence[str]] = {
+    "unit": (
+        "record",
+        "folder",
+        "(\\d+)",
+        "(?P<who>[0-9])",
+        "who",
+        "sort",
+        "PatientID",
+        "PixelData",
+        "labels.csv:who",
+        "{flat}/labels.csv:who",
+        "a(",
+        "(a)(b)",
+        "(a*)*b",
+        "labels",
+    ),
+    # A cluster that is started takes seconds.
+    "engine": ("local", "ray:", "ray:nowhere:1", "spark", "Local"),
+    "preset": (
+        "paper",
+        "fast",
+        "paper:mnist",
+        "paper:adult",
+        "paper:nowhere",
+        "Paper",
+        ":",
+        "fast:",
+    ),
+    "labels": (
+        "labels.csv:kind",
+        "labels.csv",
+        "labels.csv:who:file",
+        "{csv}:sort",
+        "label",
+        "a:b:c:d",
+    ),
+    "label": ("income", "sort", "Income"),
+}
 # A call of each command that works; whatever it does not name is tried from its declaration.
 WORKING: Mapping[str, Sequence[dict[str, Any]]] = {
     "methods": ({}, {"name": "{method}"}),
     "plan": ({"method": "{cheap}", **DATA, **BUDGET},) * 3
     + ({"method": "{method}", **DATA, **BUDGET}, {"method": "{cheap}", "spec": "{csv}", **BUDGET}),
+    "check": (
+        {**DATA, **BUDGET},
+        {**FLAT, **BUDGET, "unit": "who"},
+        {"spec": "{csv}"},
+        {"spec": "{tar}", **PICTURES},
+        {"spec": "{hub}", "image_size": "8"},
+        {"spec": "{dicom}", "image_size": "8", "unit": "PatientID"},
+        {"spec": "{damaged_data}", **PICTURES},
+        {**DATA, "public_spec": "{npz}"},
+    ),
+    "schema draft": (
+        {"table": "{csv}", "out": "{new}.json"},
+        {"table": "{damaged_data}", "out": "-"},
+    ),
+    "schema check": ({"file": "{schema}"}, {"file": "{file}"}),
+    "schema json": ({},),
+    "ledger init": ({"folder": "{new}", **BUDGET},),
+    "published": ({}, {"data": "mnist"}, {"data": "adult", "everything": True}),
     "fit": ({"method": "{cheap}", **DATA, **BUDGET, "out": "{new}", "quiet": True},) * 2
     + (
+        {"method": "{cheap}", **FLAT, **BUDGET, "out": "{new}", "unit": "who", "engine": "local"},
+        {"method": "{cheap}", "spec": "{dicom}", "image_size": "8", **BUDGET, "out": "{new}"},
         {"method": "mixture", "earlier": "{run}", "out": "{new}"},
         {"method": "merf", "earlier": "{damaged}", "out": "{new}"},
         {"method": "mixture", **DATA, **BUDGET, "out": "{damaged}", "resume": True},
@@ -251,6 +319,11 @@ WORKING: Mapping[str, Sequence[dict[str, Any]]] = {
     "demo": ({"out": "{started}", "name": "nonsense"},),
     # An audit draws noise for a minute or more; what it is given by mistake is refused before.
     "audit mechanism": ({"name": "nonsense"},),
+    "audit run": (
+        {"config": "mixture", **DATA, **BUDGET, "canaries": "4"},
+        {"config": "{run}", "spec": "{npz}", "classes": "2", "canaries": "4"},
+        {"config": "{damaged}", "spec": "{damaged_data}", "classes": "2"},
+    ),
 }
 # How often a command is drawn: those that take seconds when nothing is wrong are drawn less.
 WEIGHT = {
@@ -261,12 +334,14 @@ WEIGHT = {
     "report": 3,
     "data get": 1,
     "data list": 1,
+    "audit run": 1,
+    "schema json": 1,
 }
 USUAL_WEIGHT = 8
 # Commands whose answer may be no: it is on standard output, and the exit code says it too.
 VERDICTS = {"verify"}
 # A large number here is a wish for long work, which is granted.
-WORK = {"steps", "n", "jobs"}
+WORK = {"steps", "n", "jobs", "canaries"}
 
 
 @dataclass(frozen=True)
@@ -409,6 +484,8 @@ def _hostile(command: str, parameter: click.Parameter, draw: random.Random) -> A
     kind = parameter.type
     if getattr(parameter, "is_flag", False):
         return True
+    if parameter.name in NEAR and draw.random() < 0.7:
+        return draw.choice(NEAR[str(parameter.name)])
     if parameter.name == "settings":
         return [_setting(None, command, draw) for _ in range(draw.choice((1, 1, 2)))]
     if isinstance(kind, click.Choice):
@@ -669,6 +746,10 @@ class Ground:
             "csv": "table.csv",
             "toml": "compare.toml",
             "pictures": "folder",
+            "flat": "flat",
+            "tar": "samples.tar",
+            "hub": "hub.parquet",
+            "dicom": "dicom",
         }
         plain |= {
             "schema": "table.schema.json",
@@ -713,12 +794,18 @@ class Ground:
             "folder",
             "images-idx3-ubyte",
             "a.npy",
+            "flat",
+            "samples.tar",
+            "hub.parquet",
+            "dicom",
         )
         source = self.home / self.draw.choice(sources)
         path = self.scratch / source.name
         if source.is_dir():
             shutil.copytree(source, path)
-            damage_file(self.draw.choice(sorted(path.rglob("*.png"))), self.draw)
+            damage_file(
+                self.draw.choice(sorted(p for p in path.rglob("*.*") if p.is_file())), self.draw
+            )
             return path
         shutil.copy(source, path)
         if source.name.startswith("table"):
@@ -731,6 +818,10 @@ class Ground:
 
 
 PLACES = (
+    "flat",
+    "tar",
+    "hub",
+    "dicom",
     "npz",
     "csv",
     "toml",
@@ -936,6 +1027,19 @@ def build(home: Path) -> None:
         path = home / "folder" / "ab"[i % 2] / f"{i}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(pictures[i]).save(path)
+    from sfumato.testing.corrupt import sound_files
+
+    sound = sound_files()
+    for part in ("flat", "dicom"):
+        (home / part).mkdir()
+    for i in range(6):
+        Image.fromarray(pictures[i]).save(home / "flat" / f"{i}.png")
+        # Without pydicom there is none, and the folder holds what is no picture.
+        (home / "dicom" / f"{i}.dcm").write_bytes(sound.get("gray.dcm", b""))
+    lines = [f"{i}.png,{'ab'[i % 2]},p{i // 2}" for i in range(6)]
+    (home / "flat" / "labels.csv").write_text("\n".join(["file,kind,who", *lines]) + "\n")
+    (home / "samples.tar").write_bytes(sound["sample.tar"])
+    (home / "hub.parquet").write_bytes(sound["hub.parquet"])
     age, kind = draw.uniform(0, 9, 30), [("u", "v")[i % 2] for i in range(30)]
     rows = [f"{a:.2f},{k},{k}" for a, k in zip(age, kind, strict=True)]
     (home / "table.csv").write_text("\n".join(["age,sort,income", *rows]) + "\n")
