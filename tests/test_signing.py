@@ -390,6 +390,7 @@ def test_without_a_browser_a_pdf_is_refused_in_one_sentence(made, monkeypatch):
     assert not (made / "run" / "report.pdf").exists()
 
 
+@pytest.mark.browser
 @pytest.mark.skipif(CHROMIUM is None, reason="no chromium is installed")
 def test_a_pdf_tells_no_time(made):
     told = json.loads(succeed("report", made / "run", "--pdf", "--json", "-q").stdout)

@@ -25,7 +25,7 @@ from sfumato.cli.printing import print_json
     type=click.Path(path_type=Path, dir_okay=False),
     help="The file of synthetic records that is published: its name, SHA-256, size and columns go on the cards.",
 )
-@click.option("--name", default="", metavar="TEXT", help="What the release is called.")
+@click.option("--name", metavar="TEXT", help="What the release is called.")
 @click.option(
     "--curator",
     "curators",
@@ -33,12 +33,12 @@ from sfumato.cli.printing import print_json
     metavar="NAME",
     help="Who publishes it; repeat for more.",
 )
-@click.option("--license", "licence", default="", metavar="ID", help="Its licence (cc-by-4.0).")
-@click.option("--use", default="", metavar="TEXT", help="What it is meant for.")
-@click.option("--region", default="", metavar="TEXT", help="The region it describes.")
-@click.option("--sector", default="", metavar="NAME", help="Healthcare, Finance, …")
-@click.option("--date", default="", metavar="YYYY-MM-DD", help="When it is published.")
-@click.option("--url", default="", metavar="URL", help="Where it can be had.")
+@click.option("--license", "licence", metavar="ID", help="Its licence (cc-by-4.0).")
+@click.option("--use", metavar="TEXT", help="What it is meant for.")
+@click.option("--region", metavar="TEXT", help="The region it describes.")
+@click.option("--sector", metavar="NAME", help="Healthcare, Finance, …")
+@click.option("--date", metavar="YYYY-MM-DD", help="When it is published.")
+@click.option("--url", metavar="URL", help="Where it can be had.")
 @click.option(
     "--with-metrics",
     "metrics",
@@ -52,14 +52,14 @@ def card(
     run: Path,
     out: Path | None,
     release: Path | None,
-    name: str,
+    name: str | None,
     curators: tuple[str, ...],
-    licence: str,
-    use: str,
-    region: str,
-    sector: str,
-    date: str,
-    url: str,
+    licence: str | None,
+    use: str | None,
+    region: str | None,
+    sector: str | None,
+    date: str | None,
+    url: str | None,
     metrics: bool,
     overwrite: bool,
     as_json: bool,
@@ -81,14 +81,14 @@ def card(
     for file in (README, CROISSANT, NIST):
         refuse_existing(folder / file, overwrite)
     stated = Stated(
-        name=name,
+        name=name or "",
         curators=curators,
-        licence=licence,
-        use=use,
-        region=region,
-        sector=sector,
-        date=date,
-        url=url,
+        licence=licence or "",
+        use=use or "",
+        region=region or "",
+        sector=sector or "",
+        date=date or "",
+        url=url or "",
     )
     made = write_card(run, folder, release=release, stated=stated, metrics=metrics)
     if as_json:

@@ -207,10 +207,10 @@ def _print_classes(metrics: Sequence[Mapping[str, Any]]) -> None:
     type=click.Path(path_type=Path),
     help="A file or folder made by `sample` that is to be given away: the page names it by its SHA-256; repeat for more.",
 )
-@click.option("--by", default="", metavar="NAME", help="Who signs.")
-@click.option("--role", default="", metavar="TEXT", help="In what role.")
-@click.option("--date", default="", metavar="TEXT", help="When; the page tells no time by itself.")
-@click.option("--decision", default="", metavar="TEXT", help="What was decided about the release.")
+@click.option("--by", metavar="NAME", help="Who signs.")
+@click.option("--role", metavar="TEXT", help="In what role.")
+@click.option("--date", metavar="TEXT", help="When; the page tells no time by itself.")
+@click.option("--decision", metavar="TEXT", help="What was decided about the release.")
 @click.option(
     "--pdf",
     is_flag=True,
@@ -224,10 +224,10 @@ def report(
     ledger_folder: Path | None,
     audit: Path | None,
     releases: tuple[Path, ...],
-    by: str,
-    role: str,
-    date: str,
-    decision: str,
+    by: str | None,
+    role: str | None,
+    date: str | None,
+    decision: str | None,
     pdf: bool,
     quiet: bool,
     as_json: bool,
@@ -257,7 +257,7 @@ def report(
         ledger_folder,
         audit=audit,
         releases=releases,
-        signature=Signature(by=by, role=role, date=date, decision=decision),
+        signature=Signature(by=by or "", role=role or "", date=date or "", decision=decision or ""),
     )
     printed = write_pdf(page) if pdf else None
     if as_json:

@@ -49,6 +49,7 @@ COMMANDS = (
     "compare:compare",
     "compare:published",
     "reproduce:reproduce",
+    "studio:studio",
     "data:data",
     "schema:schema",
     "new_method:new_method",

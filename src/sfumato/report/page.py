@@ -215,7 +215,7 @@ def _content(
         "rows": rows,
         "real": _real(real, rows) if real is not None else None,
         "small": run.schema.kind == "images" and max(run.schema.shape[1:]) <= 112,
-        "table": _table(samples) if samples is not None and not pictured else None,
+        "table": first_rows(samples) if samples is not None and not pictured else None,
         "more_classes": max(0, run.schema.n_classes - _MOST_CLASSES),
         "balance": _balance(samples) if samples is not None else [],
         "n_samples": len(samples) if samples is not None else 0,
@@ -408,7 +408,7 @@ def _balance(samples: Dataset) -> list[_Share]:
     ]
 
 
-def _table(samples: Dataset, most: int = 10) -> dict[str, Any]:
+def first_rows(samples: Dataset, most: int = 10) -> dict[str, Any]:
     """The first synthetic rows of a table, categories by name."""
     schema = samples.schema
     batch = samples.take(np.arange(min(most, len(samples))))

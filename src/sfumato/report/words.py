@@ -96,9 +96,16 @@ def markdown_code(value: str) -> Markup:
 
 
 def render(
-    template: str, content: Mapping[str, Any], *, escape: Callable[[Any], Any] | None = None
+    template: str,
+    content: Mapping[str, Any],
+    *,
+    escape: Callable[[Any], Any] | None = None,
+    package: str = "sfumato.report",
 ) -> str:
-    """The template with `content`; HTML is escaped, another format by its own function `escape`."""
+    """The template with `content`; HTML is escaped, another format by its own function `escape`.
+
+    Templates of another `package` may include those that stand here.
+    """
     environment = Environment(
         autoescape=escape is None,
         undefined=StrictUndefined,
@@ -106,11 +113,12 @@ def render(
         lstrip_blocks=True,
         keep_trailing_newline=True,
         finalize=escape,
-        loader=FunctionLoader(package_text),
+        loader=FunctionLoader(lambda name: package_text(name, package)),
     )
     return environment.get_template(template).render(content)
 
 
-def package_text(name: str) -> str:
-    """A template or table that stands beside this file."""
-    return (files("sfumato.report") / name).read_text(encoding="utf-8")
+def package_text(name: str, package: str = "sfumato.report") -> str:
+    """A template or table that stands beside this file, or in another package."""
+    own = files(package) / name
+    return (own if own.is_file() else files("sfumato.report") / name).read_text(encoding="utf-8")
