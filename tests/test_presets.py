@@ -22,7 +22,7 @@ from sfumato.report.comparison import parse_config
 INF = math.inf
 
 # The second transcription, from the papers' tables and not from the presets: method/data, ε (None: any), settings.
-# Here the papers' own units stand: γ of the tables on the product (entered as 1 ÷ γ), T rounds of five critic steps, batches B.
+# Here the papers' own units stand: T rounds of five critic steps, batches B.
 MERF_TABLES = {  # S3:1781–1788, the private columns: epochs, mini-batch, features, undersampling
     "adult": (8000, 0.1, 1000, 0.4),
     "census": (2000, 0.5, 10000, 0.4),
@@ -86,8 +86,11 @@ OTHERS: dict[tuple[str, str, float | None], dict[str, Any]] = {
     ("merf", "credit", INF): {"features": 50000, "steps": 4000},
     ("merf", "credit", 1): {"features": 5000, "steps": 4000},
     ("hp", "gaussians-2d", None): {"order": 25, "product_order": 25},
-    ("hp", "adult-discrete", 0.3): {"order": 100, "product_order": 10, "gamma": 1, "rounds": 8},
-    ("hp", "adult-discrete", 0.1): {"order": 100, "product_order": 5, "gamma": 1, "rounds": 8},
+    ("hp", "adult-discrete", 0.3): {
+        "order": 100, "product_order": 10, "product_dims": 5, "gamma": 1, "gamma_on": "product", "rounds": 8,
+        "product_share": 0.5,
+    },
+    ("hp", "adult-discrete", 0.1): {"order": 100, "product_order": 5, "product_dims": 7, "gamma": 1, "rounds": 8},
     ("mepf", "mnist", None): {
         "moments": 2, "network": "conv", "size": 28, "texture": False, "warp": 0, "checked": False,
         "loss": "moving-average", "steps": 100000, "batch": 100, "latent": 90, "hidden": 500, "grain": 0,
@@ -154,10 +157,10 @@ def test_hp_has_the_papers_numbers_for_tables(data: str) -> None:
     preset = found("hp", data, n=10_000)
     values = preset.values
     assert (values["order"], values["product_order"], values["rounds"]) == (order, product, epochs)
-    assert values["gamma"] == pytest.approx(1 / gamma)
+    assert (values["gamma"], values["gamma_on"]) == (gamma, "product")
     assert values["steps"] == pytest.approx(epochs / share)
     assert values["batch"] == round(share * 10_000)
-    assert f"product_dims = {dims};" in preset.missing["product_dims"]
+    assert values["product_dims"] == dims
 
 
 @pytest.mark.parametrize("epsilon", TABLE_4)
