@@ -99,7 +99,7 @@ def test_the_loss_on_the_grid_is_the_squared_distance_of_embeddings():
     mean = torch.randn(2, kernel.dim, generator=rng) * 0.05
     # Only what a record's features can reach is compared: put the target there.
     embedding = MeanEmbedding(mean, torch.tensor([0.6, 0.4]), 0.0)
-    matching = HermiteDistance(_Fixed(made.flatten(0, 1)), kernel, embedding, [], 2.0, 12)
+    matching = HermiteDistance(_Fixed(made.flatten(0, 1)), kernel, embedding, [], (2.0, 1.0), 12)
     numbers, orders = encoding.numbers, 26
     by_number = mean[:, : orders * numbers].view(2, orders, numbers).transpose(1, 2).double()
     reach = matching.grid.rotation
@@ -170,3 +170,38 @@ def test_a_release_of_a_version_with_more_settings_serves_if_they_were_as_they_a
     again(product_dims=2, stretch=None)
     with pytest.raises(BadInput, match="product_dims=3"):
         again(product_dims=3)
+
+
+def test_products_of_several_columns_are_drawn_within_the_limit(monkeypatch):
+    """Each round multiplies product_dims columns; a product that is too wide is drawn again, and if all are that is told."""
+    from sfumato.methods import hp
+
+    numbers = [Column(name=f"n{i}", kind="numerical", low=0.0, high=1.0) for i in range(6)]
+    words = tuple(f"w{i}" for i in range(9))
+    categories = [Column(name=f"c{i}", kind="categorical", categories=words) for i in range(3)]
+    schema = Schema(kind="table", columns=(*numbers, *categories))
+    for dims in (2, 3, 5):
+        products = Hp(product_order=2, product_dims=dims, rounds=4)._kernels(schema)[1]
+        assert len(products) == 4 and all(len(kernel.parts) == dims for kernel in products)
+        for kernel in products:
+            assert kernel.left * kernel.right == math.prod(map(kernel._width, kernel.parts))
+    monkeypatch.setattr(hp, "_MOST_NUMBERS", 3**5)
+    for kernel in Hp(product_order=2, product_dims=5, rounds=4)._kernels(schema)[1]:
+        assert kernel.left * kernel.right <= 3**5
+    monkeypatch.setattr(hp, "_MOST_NUMBERS", 10)
+    with pytest.raises(BadInput, match="smaller product_dims"):
+        Hp(product_order=2, product_dims=5)._kernels(schema)
+
+
+def test_gamma_weighs_the_kernel_that_it_is_put_on():
+    """γ on the product is 1 ÷ γ on the sum, but for the factor γ."""
+    data = small_images(60)
+    model = Hp(**TINY).fit(data, Budget(epsilon=1.0, delta=1e-5), allow_empty=True)
+    losses = {}
+    for gamma, on in ((4.0, "sum"), (0.25, "product")):
+        model.gamma, model.gamma_on = gamma, on
+        distance = model.distance(model.generator_)
+        with torch.no_grad():
+            first = float(distance.loss(0, torch.Generator().manual_seed(1)))
+            losses[on] = [first, distance.final(torch.Generator().manual_seed(1), 100)]
+    assert losses["sum"] == pytest.approx([4 * x for x in losses["product"]], rel=1e-4)

@@ -384,3 +384,29 @@ def test_the_command_says_what_it_cannot_do(runs, tmp_path):
     sfumato.Merf(**sfumato.Merf.TINY).fit(striped(), BUDGET, out=tmp_path / "merf")
     with pytest.raises(BadInput, match="no explanations"):
         run(tmp_path / "merf", "--out", out)
+
+
+def test_the_paper_s_schedule_falls_by_a_fifth_every_five_passes():
+    method = LinearMaps(schedule="steps", rate=0.1, epochs=20.0)
+    rates = [method._cooled(step, 200) for step in range(200)]
+    assert rates[0] == rates[49] == 1
+    assert rates[50] == pytest.approx(0.8) and rates[199] == pytest.approx(0.8**3)
+    half = LinearMaps()._cooled
+    assert half(0, 100) == 1 and half(50, 100) == pytest.approx(0.5) and half(99, 100) < 0.001
+
+
+def test_scaled_inputs_are_what_the_filters_and_the_gradients_speak_of():
+    """g and its gradient are those of a model whose weights and inputs trade the factor; the charge is the same."""
+    data = sfumato.load("digits:train")
+    plain, scaled = (Model(LinearMaps(**TINY, input_scale=s), data.schema) for s in (1.0, 5.0))
+    batch = data.take(np.arange(30))
+    with torch.no_grad():
+        scaled.weights[:, :-1] = plain.weights[:, :-1] / 5
+    assert torch.allclose(plain.scores(batch), scaled.scores(batch), atol=1e-5)
+    for ours, theirs in zip(plain.filters(), scaled.filters(), strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=1e-6)
+    whole = [torch.einsum("na,nb->nab", *m.gradients(batch)) for m in (plain, scaled)]
+    assert torch.allclose(5 * whole[0][:, :, :-1], whole[1][:, :, :-1], atol=1e-5)
+    assert torch.allclose(whole[0][:, :, -1], whole[1][:, :, -1], atol=1e-6)
+    promised = [LinearMaps(**TINY, input_scale=s).promise(data.schema, BUDGET) for s in (1.0, 5.0)]
+    assert promised[0] == promised[1]

@@ -111,7 +111,7 @@ class FourierDistance(EmbeddingDistance):
 
 
 class HermiteDistance(EmbeddingDistance):
-    """γ · sum kernel + the product kernel of one round, the rounds in turn."""
+    """The sum kernel and the product kernel of one round, the rounds in turn, each by its weight: 1 and γ, or γ and 1."""
 
     def __init__(
         self,
@@ -119,11 +119,12 @@ class HermiteDistance(EmbeddingDistance):
         kernel: SumKernel,
         embedding: MeanEmbedding,
         products: list[tuple[ProductKernel, MeanEmbedding]],
-        gamma: float,
+        weights: tuple[float, float],
         batch: int,
     ) -> None:
         super().__init__(network, embedding, batch)
-        self.products, self.gamma, self.scale = products, gamma, kernel.scale
+        self.products, self.scale = products, kernel.scale
+        self.sum_weight, self.product_weight = weights
         self.numbers, orders = kernel.codec.numbers, kernel.features.order + 1
         self.grid = OnGrid(kernel.features) if self.numbers else None
         if self.grid is not None:
@@ -133,16 +134,16 @@ class HermiteDistance(EmbeddingDistance):
         self.category_target = replace(embedding, mean=embedding.mean[:, orders * self.numbers :])
 
     def at_step(self, step: int, made: Tensor, per_class: int) -> Tensor:
-        total = self.gamma * self._sum_distance(made, per_class)
+        total = self.sum_weight * self._sum_distance(made, per_class)
         if self.products:
             product = self.products[step % len(self.products)]
-            total = total + self._product_distance(made, per_class, *product)
+            total = total + self.product_weight * self._product_distance(made, per_class, *product)
         return total
 
     def on_all(self, made: Tensor, per_class: int) -> float:
-        total = self.gamma * float(self._sum_distance(made, per_class))
+        total = self.sum_weight * float(self._sum_distance(made, per_class))
         parts = [float(self._product_distance(made, per_class, *p)) for p in self.products]
-        return total + (sum(parts) / len(parts) if parts else 0.0)
+        return total + (self.product_weight * sum(parts) / len(parts) if parts else 0.0)
 
     def _sum_distance(self, made: Tensor, per_class: int) -> Tensor:
         total, every = made.new_zeros(()), slice(None)

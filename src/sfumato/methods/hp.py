@@ -2,7 +2,7 @@
 
     1.  φ(x) ∈ ℝ^(C+1)                 Hermite features of one number, a short ordered series of the Gaussian kernel   (public)
     2.  μ̃ˢ = 1/n (Σ [φ(x₁), …, φ(x_D)]/√D ⊗ y + noise)      sum kernel: every number's distribution            (one release)
-    3.  μ̃ᵖ_r = 1/n (Σ φ(x_i) ⊗ φ(x_j) ⊗ y + noise)          product kernel: two random coordinates, R rounds   (R releases)
+    3.  μ̃ᵖ_r = 1/n (Σ φ(x_i) ⊗ φ(x_j) ⊗ y + noise)          product kernel: random coordinates, R rounds       (R releases)
     4.  min over θ   ‖μ̃ᵖ_r − E …‖² + γ ‖μ̃ˢ − E …‖²                                                               (free)
 
 In tables a category's feature is its one-hot vector, in both kernels.
@@ -20,6 +20,7 @@ import numpy as np
 from torch import nn
 
 from sfumato.data import Schema
+from sfumato.errors import BadInput
 from sfumato.generators.embedding import COUNT_WEIGHT
 from sfumato.methods.base import Workspace
 from sfumato.methods.distances import HermiteDistance
@@ -31,7 +32,9 @@ from sfumato.public.hermite import Hermite, ProductKernel, SumKernel
 from sfumato.public.tabular import Block, TableCodec
 
 _SUM = "sum kernel"
-_DIMS = 2  # coordinates that go into one product kernel
+# Numbers that one product kernel may release, all classes together; coordinates whose product is wider are drawn again.
+_MOST_NUMBERS = 2**24
+_MOST_DRAWS = 10_000
 # What a record adds to its class's count, against at most 1 for its features: in tables rare classes must be counted well.
 _COUNT = {"images": COUNT_WEIGHT, "table": 0.3}
 _LENGTH_SCALE = {"images": 0.15, "table": 0.005}
@@ -71,11 +74,16 @@ class Hp(Matched):
     AUTO = "classed"
     HIDDEN = {"images": 500, "table": 200}
     BATCH = {"images": 200, "table": 500}
-    FORMER = {"product_dims": _DIMS}
 
     order: int = setting("Order of the Hermite features in the sum kernel.", default=100, low=1)
     product_order: int = setting(
         "Order of the Hermite features in the product kernel.", default=20, low=1, high=511
+    )
+    product_dims: int = setting(
+        "Pixels or columns that go into one product kernel; the numbers released grow as product_order to this power.",
+        default=2,
+        low=2,
+        high=8,
     )
     rounds: int = setting(
         "How many times the coordinates of the product kernel are drawn; each is a release. 0 for none.",
@@ -89,9 +97,15 @@ class Hp(Matched):
         below=1,
     )
     gamma: float = setting(
-        "Weight of the sum kernel's loss against the product kernel's.",
+        "Weight of one kernel's loss against the other's: of the one that `gamma_on` names.",
         default=10.0,
         above=0,
+        free=True,
+    )
+    gamma_on: str = setting(
+        "Which kernel's loss gamma weighs: sum, as in the paper for images, or product, as in the paper for tables.",
+        default="sum",
+        choices=("sum", "product"),
         free=True,
     )
     length_scale: float | None = setting(
@@ -147,7 +161,8 @@ class Hp(Matched):
 
     def distance(self, network: nn.Module) -> HermiteDistance:
         released = (self._kernel, self._embedding, self._products)
-        return HermiteDistance(network, *released, self.gamma, self._batch)
+        weights = (self.gamma, 1.0) if self.gamma_on == "sum" else (1.0, self.gamma)
+        return HermiteDistance(network, *released, weights, self._batch)
 
     def _kernels(self, schema: Schema) -> tuple[SumKernel, list[ProductKernel]]:
         """The sum kernel, and the rounds' product kernels over coordinates drawn by the public seed."""
@@ -157,17 +172,24 @@ class Hp(Matched):
         parts: list[int | Block] = (
             codec.parts if isinstance(codec, TableCodec) else list(range(codec.numbers))
         )
-        rounds = min(self.rounds, math.comb(len(parts), _DIMS))
+        dims = min(self.product_dims, max(2, len(parts)))
+        rounds = min(self.rounds, math.comb(len(parts), dims))
         draw = np.random.RandomState(self.seed)  # its stream is frozen for ever
-        chosen: dict[tuple[int, ...], None] = {}
-        while len(chosen) < rounds:
-            chosen[tuple(sorted(draw.choice(len(parts), _DIMS, replace=False).tolist()))] = None
         features = Hermite(self.product_order, scale, stretch)
-        products = [
-            ProductKernel(codec, features, [parts[i] for i in each], schema.n_classes)
-            for each in chosen
-        ]
-        return SumKernel(codec, Hermite(self.order, scale, stretch)), products
+        products: dict[tuple[int, ...], ProductKernel] = {}
+        for _ in range(_MOST_DRAWS):
+            if len(products) == rounds:
+                break
+            each = tuple(sorted(draw.choice(len(parts), dims, replace=False).tolist()))
+            kernel = ProductKernel(codec, features, [parts[i] for i in each], schema.n_classes)
+            if kernel.segments * kernel.left * kernel.right <= _MOST_NUMBERS:
+                products[each] = kernel
+        if rounds and not products:
+            raise BadInput(
+                f"Every product of {dims} columns at order {self.product_order} has more than {_MOST_NUMBERS:,} numbers to "
+                "release; give a smaller product_dims or product_order."
+            )
+        return SumKernel(codec, Hermite(self.order, scale, stretch)), list(products.values())
 
 
 def _round(r: int) -> str:

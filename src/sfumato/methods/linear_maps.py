@@ -34,7 +34,7 @@ class Model(nn.Module):
 
     def __init__(self, how: LinearMaps, schema: Schema) -> None:
         super().__init__()
-        self.schema, self.beta = schema, how.beta
+        self.schema, self.beta, self.scale = schema, how.beta, how.input_scale
         self.classes, self.maps = schema.n_classes, how.maps
         self._codec = plain_codec(schema)
         self.names = self._codec.names
@@ -59,6 +59,8 @@ class Model(nn.Module):
         x = self.encode(batch)
         if self.projection is not None:
             x = row_product(x, self.projection.T)
+        if self.scale != 1:
+            x = x * self.scale
         return torch.cat([x, x.new_ones(len(x), 1)], dim=1)
 
     def activations(self, inputs: Tensor) -> Tensor:
@@ -76,7 +78,7 @@ class Model(nn.Module):
 
     def filters(self) -> tuple[Array, Array]:
         """The maps in the space of the records: (classes, maps, encoded) and their biases (classes, maps)."""
-        weights = self.weights[:, :-1]
+        weights = self.weights[:, :-1] * self.scale
         if self.projection is not None:
             weights = weights @ self.projection
         shape = (self.classes, self.maps)

@@ -44,8 +44,8 @@ class LinearMaps(Method):
 
     Differs from the paper: Poisson samples of a public `rate` (never divided by their private size) in place of shuffled
     batches; images are projected on their lowest spatial frequencies, which keep more of an image than as many random
-    directions and give smooth filters (`basis="random"` is the paper's); a larger learning rate, falling to zero, and averaged
-    weights.
+    directions and give smooth filters (`basis="random"` is the paper's, but for one projection that serves all maps, where the
+    paper draws one for each); a larger learning rate, falling to zero (`schedule="steps"` is the paper's), and averaged weights.
     """
 
     info = MethodInfo(
@@ -89,8 +89,16 @@ class LinearMaps(Method):
         "Largest norm of one record's gradient; Adam makes up for its scale.", default=1e-3, above=0
     )
     learning_rate: float = setting(
-        "Adam's learning rate at the start; it falls to zero along a half cosine.",
-        default=0.1,
+        "Adam's learning rate at the start; `schedule` says how it falls.", default=0.1, above=0
+    )
+    schedule: str = setting(
+        "How the learning rate falls: cosine (half of one, to zero) or steps (by a fifth every five passes, as in the paper).",
+        default="cosine",
+        choices=("cosine", "steps"),
+    )
+    input_scale: float = setting(
+        "What projected inputs are multiplied by, a public constant: Adam's steps have one size, so larger inputs learn faster.",
+        default=1.0,
         above=0,
     )
 
@@ -136,9 +144,14 @@ class LinearMaps(Method):
         for step in training(series):
             # In units of the noise: a public scale, to which Adam is blind in any case.
             gradient = step.sum(model.gradients)[0] / series.noise_std
-            cooled = 0.5 * (1 + math.cos(math.pi * step.index / len(series)))
-            adam.move(gradient.view_as(model.weights), self.learning_rate * cooled, step.index + 1)
+            rate = self.learning_rate * self._cooled(step.index, len(series))
+            adam.move(gradient.view_as(model.weights), rate, step.index + 1)
         model.weights = adam.average
+
+    def _cooled(self, step: int, steps: int) -> float:
+        if self.schedule == "steps":
+            return 0.8 ** math.floor(step * self.rate / 5 + 1e-9)
+        return 0.5 * (1 + math.cos(math.pi * step / steps))
 
     def filters(self) -> FilterBank:
         """All maps of all classes, in the space of the records: the global view."""
