@@ -55,10 +55,6 @@ if TYPE_CHECKING:
     from sfumato.methods import Method, SavedRun
     from sfumato.progress import Progress
 
-FILE_FORMATS = (".npz", ".csv", ".parquet")
-# A folder may be called anything, but these endings show that a file was meant.
-NOT_FORMATS = (".npy", ".png", ".jpg", ".jpeg", ".zip", ".gz", ".json", ".pt", ".pth", ".h5")
-
 
 @click.command()
 @click.argument("name", required=False)
@@ -561,7 +557,10 @@ def _trained_again(
 @click.option(
     "-n", "--number", "n", type=click.IntRange(1), required=True, help="How many records to make."
 )
-@out_option("PATH", "A .npz, .csv or .parquet file, or a folder of images.")
+@out_option(
+    "PATH",
+    "A .npz, .csv, .parquet (images: as Hugging Face keeps them) or .tar (WebDataset) file, or a folder of PNGs.",
+)
 @seed_option
 @click.option(
     "--keep",
@@ -599,15 +598,20 @@ def sample(
       sfumato sample runs/first -n 60000 --out synthetic.npz
       sfumato sample runs/first -n 1000 --out pictures/ --seed 1
       sfumato sample runs/first -n 1000 --out synthetic.parquet --overwrite
+      sfumato sample runs/first -n 1000 --out synthetic.tar
       sfumato sample runs/first -n 60000 --out clean.npz --keep 0.75
       sfumato sample runs/first -n 10_000_000 --out shards/ --engine ray
     """
-    from sfumato.methods import load
+    from sfumato.data.writers import check_format
+    from sfumato.methods import SavedRun, load
 
     if engine is not None or shard_size is not None:
         _sample_shards(run, n, out, seed, keep, shard_size, engine, overwrite, quiet)
         return
+    check_format(out)
     _check_sample_path(out, overwrite)
+    with SavedRun(run) as saved:
+        check_format(out, saved.schema.kind)
     synthesizer = load(run)
     with progress_for(quiet).stage(f"Sampling {n:,} records", n) as stage:
         synthetic = synthesizer.sample(n, seed=seed, keep=keep)
@@ -632,10 +636,11 @@ def _sample_shards(
     overwrite: bool,
     quiet: bool,
 ) -> None:
+    from sfumato.data.writers import is_file_format
     from sfumato.methods import SavedRun
     from sfumato.methods.shards import SHARD_SIZE, sample_shards
 
-    if out.suffix.lower() in (*FILE_FORMATS, *NOT_FORMATS) or overwrite:
+    if is_file_format(out) or overwrite:
         raise BadInput(
             "--engine and --shard-size make a folder of Parquet shards, which is never overwritten; give --out the name of a "
             "new folder, or leave them out."
@@ -656,12 +661,10 @@ def _sample_shards(
 
 
 def _check_sample_path(out: Path, overwrite: bool) -> None:
-    if out.suffix.lower() in NOT_FORMATS:
-        raise BadInput(
-            f"Cannot write {out.suffix} files; end --out with {', '.join(FILE_FORMATS)}, or name a folder."
-        )
+    from sfumato.data.writers import is_file_format
+
     if out.is_dir():
-        if out.suffix.lower() in FILE_FORMATS or any(out.iterdir()):
+        if is_file_format(out) or any(out.iterdir()):
             raise RunConflict(f"{out} is a folder that already exists; give --out another name.")
     else:
         refuse_existing(out, overwrite)

@@ -36,6 +36,8 @@ class PictureColumn(PlainTable):
         assert column is not None
         self._column: str = column
         self.schema = schema
+        told = class_label(path)
+        self._names = told[1] if told is not None and told[0] == label else ()
         if label is not None and self.header.count(label) != 1:
             raise BadInput(
                 f"{path} has no column {label!r} with the classes; name one by --labels (labels=), or leave classes out."
@@ -73,8 +75,10 @@ class PictureColumn(PlainTable):
         )
 
     def _code(self, cell: Any) -> int:
+        # A ClassLabel is kept by its number among the names in the header, which may spell other numbers.
+        if type(cell) is int and 0 <= cell < len(self._names):
+            return class_code(self._names[cell], self.schema.classes)
         code = class_code(cell, self.schema.classes)
-        # A ClassLabel is kept by its number.
         return cell if code < 0 and type(cell) is int else code
 
 

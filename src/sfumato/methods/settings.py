@@ -83,7 +83,12 @@ class Setting:
         return {**told, "wanted": self.wanted, "free": self.free}
 
     def checked(self, value: Any, who: str) -> Any:
-        """`value`, as it is kept; raises if it is not of this setting's kind or range."""
+        """`value`, as it is kept; raises if it is not of this setting's kind or range.
+
+        An object that has a name among settings (`public.own.OwnCodec`) is kept by that name, so that settings stay plain values.
+        """
+        if str in self.types and isinstance(named := getattr(value, "spec", None), str):
+            value = named
         if not self.allows(value):
             raise BadInput(
                 f"{who}'s {self.name} must be {self.wanted}, not {shortened(value)}; its default is {self.default}."

@@ -7,6 +7,7 @@ from sfumato.public.codec import Codec, load_codec
 from sfumato.public.icgan import convert_ic_gan
 from sfumato.public.loading import load_public
 from sfumato.public.network import Network, activations, lpips
+from sfumato.public.own import own_codec
 from sfumato.public.resolve import get_codec
 from sfumato.public.weights import get_network, list_networks
 
@@ -21,4 +22,5 @@ __all__ = [
     "load_codec",
     "load_public",
     "lpips",
+    "own_codec",
 ]

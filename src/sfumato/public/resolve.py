@@ -10,6 +10,7 @@ from sfumato.files import as_path
 from sfumato.public.adain import AdainCodec, check_adain
 from sfumato.public.codec import Facts, ImageCodec, facts_of_header, load_codec, read_header
 from sfumato.public.linear import DctCodec, PcaCodec, dct_dim, pca_dim
+from sfumato.public.own import PREFIX, find_own, own_facts
 
 _WITH_PATH = ("pca", "adain", "ic-gan")
 
@@ -23,10 +24,13 @@ def get_codec(spec: str, schema: Schema, *, public: Dataset | None = None) -> Im
     networks are
       fetched on first use;
     - "ic-gan:PATH": a converted IC-GAN generator and its ResNet50 encoder; see `IcGanCodec`;
+    - "own:NAME": one that `own_codec` made known in this process;
     - the path of any saved codec (`sfumato pretrain --kind codec`).
     """
     facts = codec_facts(spec, schema)
     name, _, rest = spec.partition(":")
+    if name == PREFIX and rest:
+        return find_own(rest)
     if name == "dct":
         return DctCodec(schema.shape, facts.dim)
     if name == "adain" and not rest:
@@ -62,7 +66,8 @@ def codec_facts(spec: str, schema: Schema) -> Facts:
     if name == "adain" and _is_number(rest):
         dim = check_adain(schema.shape, int(rest) if rest else None)
         return Facts(kind="adain", shape=schema.shape, dim=dim, bound=1.0, unit=False)
-    facts = facts_of_header(read_header(_path(spec)))
+    own = name == PREFIX and rest
+    facts = own_facts(rest) if own else facts_of_header(read_header(_path(spec)))
     if name in _WITH_PATH and rest and facts.kind != name:
         raise BadInput(
             f"{rest} holds a codec of kind {facts.kind}, not {name}; give its path alone."
@@ -84,7 +89,7 @@ def _path(spec: str) -> Path:
     path = as_path(rest if name in _WITH_PATH and rest else spec)
     if not path.suffix and not path.exists():
         raise BadInput(
-            f"There is no codec called {spec!r}; use dct, dct:K, pca, pca:K, pca:PATH, adain, adain:K, ic-gan:PATH or the "
-            "path of a codec that `sfumato pretrain` has saved."
+            f"There is no codec called {spec!r}; use dct, dct:K, pca, pca:K, pca:PATH, adain, adain:K, ic-gan:PATH, own:NAME or "
+            "the path of a codec that `sfumato pretrain` has saved."
         )
     return path
