@@ -9,7 +9,11 @@ budget = sfumato.Budget(epsilon=10.0, delta=1e-5)
 method = sfumato.Diffusion(steps=30, rate=0.2, width=8, free_steps=50)
 promised = method.promise(data.schema, budget, size=len(data))
 for charge in promised.charges[-2:]:
-    print(f"{charge.label}: noise {charge.noise_multiplier:.3g} of its bound, {charge.steps} step(s)")
+    print(
+        f"{charge.label}: noise {charge.noise_multiplier:.3g} of its bound, {charge.steps} step(s)"
+    )
 
 method.fit(data, budget)
-print(f"spent epsilon = {method.statement_.epsilon:.3f}; images of shape {method.sample(10).images.shape}")
+print(
+    f"spent epsilon = {method.statement_.epsilon:.3f}; images of shape {method.sample(10).images.shape}"
+)
