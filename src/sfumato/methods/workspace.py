@@ -13,11 +13,11 @@ import torch
 
 from sfumato import published
 from sfumato.checkpoints import Checkpoint
-from sfumato.data import Dataset
 from sfumato.errors import BadInput
 from sfumato.generators.training import Part, Training
 from sfumato.privacy import RunStore
 from sfumato.progress import Progress, Stage
+from sfumato.public.loading import PublicData
 
 # Of public facts only: what config, statement and log of a run may hold.
 _LOG = logging.getLogger(__name__)
@@ -30,7 +30,7 @@ class Workspace:
         self,
         store: RunStore,
         progress: Progress,
-        public: Dataset | None = None,
+        public: PublicData | None = None,
         private_name: str | None = None,
     ) -> None:
         self.progress = progress

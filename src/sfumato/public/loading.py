@@ -13,8 +13,10 @@ from sfumato.data.remote import is_address
 from sfumato.errors import BadInput
 from sfumato.progress import Progress
 
+PublicData = Dataset  # that may be read freely; methods know no other
 
-def load_public(spec: str | Path, like: Schema, progress: Progress | None = None) -> Dataset:
+
+def load_public(spec: str | Path, like: Schema, progress: Progress | None = None) -> PublicData:
     """The public set `spec`, a name or a path, for a private one with the schema `like`.
 
     A folder of pictures is read in the size and channels of `like`; a table without a schema of its own and labels without
