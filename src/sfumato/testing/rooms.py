@@ -49,6 +49,7 @@ PLAN: dict[str, tuple[int, dict[str, int], str]] = {
     ),
     "report": (1610, {"page": 420, "comparison": 420}, "units, claims, published numbers"),
     "cli": (1490, {"fit": 330, "options": 230}, "help that teaches, refusals before a row is read"),
+    "studio": (0, {}, "no room of the plan"),
     "testing": (260, {}, "the contract asks more: resume, refit, streams, units"),
 }
 # Modules that the plan's tree did not have, by the feature that brought them.
@@ -72,7 +73,9 @@ SINCE = {
     "tables of the papers made again": "report/reproduce report/export cli/reproduce evaluation/dpimagebench "
     "evaluation/classified methods/expectation",
     "methods that the plan did not know": "methods/evolve methods/pictured public/pictures methods/pearl methods/privbayes "
-    "methods/bayes_network",
+    "methods/bayes_network methods/diffusion methods/denoised methods/denoising methods/posterior generators/denoiser",
+    "codecs of one's own, data behind an address": "public/own data/remote",
+    "studio: runs on a page of this machine": "studio/__init__ studio/app studio/folder studio/plans cli/studio",
     "methods from a template; the walk and the rooms": "cli/new_method testing/walk testing/rooms",
 }
 
