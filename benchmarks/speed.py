@@ -778,8 +778,8 @@ def codec_fit(name: str, quick: bool) -> Callable[[], Any]:
         "mixture": (60_000, {"refine": False}),
         "merf": (10_000, {"features": 2_000, "steps": 1}),
         "hp": (2_000, {"steps": 1, "rounds": 2}),
-        "mge": (150_000, {"codec": "dct"}),
-        "llm": (30_000, {"epochs": 2.0}),
+        "mge": (60_000, {"codec": "dct"}),
+        "llm": (10_000, {"epochs": 3.0}),
     }[name]
     n = 500 if quick else n
     pixels = np.random.default_rng(0).integers(0, 256, (n, 1, 28, 28), dtype=np.uint8)
