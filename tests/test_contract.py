@@ -44,7 +44,7 @@ def test_the_contract_of_a_method(name, check):
 
 # What is paid in steps: at a rate of 1 every step reads once; how often in all.
 STEPS = {
-    "diffusion": (sfumato.Diffusion, {"base": "none"}, 4),
+    "diffusion": (sfumato.Diffusion, {"base": "none", "steps": 6}, 6),
     "gan": (sfumato.Gan, {}, 6),
     "gan-ft": (sfumato.GanFt, {}, 6),
     "gan-mi": (sfumato.GanMi, {}, 6),
