@@ -24,7 +24,7 @@ from sfumato.data.decoding import StoredFacts
 from sfumato.data.dicom import DICOM, UnitTag
 from sfumato.data.folders import FolderSource, PictureSource
 from sfumato.data.schema import MISSING, Column, Schema
-from sfumato.data.sources import Array, ArraySource, JoinedSource
+from sfumato.data.sources import Array, JoinedSource
 from sfumato.data.tables import TableFile, class_code
 from sfumato.data.units import FOLDER, PathRule
 from sfumato.errors import BadInput
@@ -203,6 +203,7 @@ def _rows(found: Examination, data: Dataset, pictures: bool) -> None:
     counts = np.zeros(schema.n_classes + 1, np.int64)
     records = odd = 0
     low, high = math.inf, -math.inf
+    whole = True
     size = max(1, min(1024, (1 << 22) // schema.dim))
     for batch in data.batches(size):
         records += len(batch)
@@ -210,7 +211,8 @@ def _rows(found: Examination, data: Dataset, pictures: bool) -> None:
             counts += np.bincount(batch.labels.numpy() + 1, minlength=len(counts))
         if schema.kind == "images" and not pictures:
             values = batch.values.numpy()
-            if values.dtype == np.uint8:
+            whole = values.dtype == np.uint8
+            if whole:
                 values = values / np.float32(255)
             with np.errstate(invalid="ignore"):
                 finite = np.isfinite(values).reshape(len(values), -1).all(1)
@@ -222,11 +224,7 @@ def _rows(found: Examination, data: Dataset, pictures: bool) -> None:
     if odd:
         found.add("problem", "values", f"{_many(odd, 'record')} hold NaN or infinity.")
     if math.isfinite(low):
-        stated = schema.value_range or (
-            (0.0, 1.0)
-            if isinstance(data._source, ArraySource) and data._source.scale
-            else (0.0, 255.0)
-        )
+        stated = schema.value_range or ((0.0, 255.0) if whole else (0.0, 1.0))
         span = stated[1] - stated[0]
         ends = (stated[0] + low * span, stated[0] + high * span)
         found.add("note", "stored", f"Numbers from {ends[0]:g} to {ends[1]:g}.")
