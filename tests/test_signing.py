@@ -19,8 +19,9 @@ from runs import refused, run, succeed
 from sfumato.data import Column, Dataset, Schema
 from sfumato.data.units import Unit
 from sfumato.errors import BadInput
-from sfumato.evaluation import Fitted, evaluate, preset_metrics
+from sfumato.evaluation import Fitted, evaluate, metrics, preset_metrics, register
 from sfumato.evaluation.baselines import outcome
+from sfumato.evaluation.metrics import Measurement
 from sfumato.privacy import Budget
 from sfumato.report import pdf
 from sfumato.report.glossary import GLOSSARY
@@ -144,6 +145,13 @@ def test_baselines_are_in_no_preset():
     for preset in ("quick", "paper", "full"):
         names = preset_metrics(preset, blobs(8, 0).schema)
         assert not [name for name in names if name.startswith(("baseline", "ceiling"))]
+
+
+def test_an_accuracy_of_somebodys_own_has_no_ceiling(monkeypatch):
+    monkeypatch.setattr(metrics, "_METRICS", dict(metrics._METRICS))
+    register("accuracy.mine", "…")(lambda comparison, seed, step: Measurement(0.5, 0.5, 0.5))
+    found = evaluate(blobs(8, 0), blobs(8, 1), metrics=["accuracy.mine"], baselines=True)
+    assert [m.name for m in found] == ["accuracy.mine", "baseline.majority"]
 
 
 @pytest.mark.parametrize(
