@@ -11,14 +11,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 from sklearn.linear_model import LogisticRegression
 
 from browser import CHROMIUM
 from runs import refused, run, succeed
 from sfumato.data import Column, Dataset, Schema
+from sfumato.data.units import Unit
 from sfumato.errors import BadInput
-from sfumato.evaluation import Fitted, evaluate, preset_metrics
+from sfumato.evaluation import Fitted, evaluate, metrics, preset_metrics, register
 from sfumato.evaluation.baselines import outcome
+from sfumato.evaluation.metrics import Measurement
 from sfumato.privacy import Budget
 from sfumato.report import pdf
 from sfumato.report.glossary import GLOSSARY
@@ -142,6 +145,13 @@ def test_baselines_are_in_no_preset():
     for preset in ("quick", "paper", "full"):
         names = preset_metrics(preset, blobs(8, 0).schema)
         assert not [name for name in names if name.startswith(("baseline", "ceiling"))]
+
+
+def test_an_accuracy_of_somebodys_own_has_no_ceiling(monkeypatch):
+    monkeypatch.setattr(metrics, "_METRICS", dict(metrics._METRICS))
+    register("accuracy.mine", "…")(lambda comparison, seed, step: Measurement(0.5, 0.5, 0.5))
+    found = evaluate(blobs(8, 0), blobs(8, 1), metrics=["accuracy.mine"], baselines=True)
+    assert [m.name for m in found] == ["accuracy.mine", "baseline.majority"]
 
 
 @pytest.mark.parametrize(
@@ -357,6 +367,43 @@ def test_the_commands_of_the_page_work_as_they_stand(made, monkeypatch):
         for run in ("run", "run-again")
     ]
     assert metrics[0] == metrics[1]
+
+
+def test_the_commands_of_a_folder_with_its_labels_in_a_table_work_too(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("scans").mkdir()
+    lines = ["file,finding,who"]
+    for i, pixels in enumerate(np.random.default_rng(0).integers(0, 256, (24, 6, 5))):
+        Image.fromarray(pixels.astype(np.uint8)).save(f"scans/{i}.png")
+        lines.append(f"{i}.png,{('well', 'ill')[i % 2]},p{i // 2}")
+    Path("scans/labels.csv").write_text("\n".join(lines))
+    words = ["--labels", "scans/labels.csv:finding", "--classes", "well,ill", "--unit", "who"]
+    words += ["--image-size", 4, "--channels", 1, "--fit", "pad", "--epsilon", 1, "--delta", 1e-5]
+    tiny = ["--set", "features=16", "--set", "steps=5", "--out", "one", "-q"]
+    succeed("fit", "merf", "--data", "scans", *words, *tiny)
+    succeed("report", "one", "-q")
+    told = json.loads(Path("one/report.json").read_text(encoding="utf-8"))
+    for command in (*told["check"], told["reproduce"][0]):
+        succeed(*shlex.split(command)[1:])
+    again = [json.loads(Path(run, "config.json").read_text()) for run in ("one", "one-again")]
+    assert again[0] == again[1]
+
+
+@pytest.mark.parametrize(
+    ("read_from", "option"),
+    [
+        ("the DICOM field PatientID", "PatientID"),
+        ("the column 'a b' of persons.csv", "persons.csv:a b"),
+        ("the column 'who'", "who"),
+        ("the array 'who'", "who"),
+        ("the innermost folder of each file", "folder"),
+        (r"the path of each file, by p(\d+) of (x)", r"p(\d+) of (x)"),
+        ("one value for each record", None),
+        ("the column __import__('os')", None),
+    ],
+)
+def test_a_unit_tells_what_to_type_for_it(read_from, option):
+    assert Unit("patient", read_from, 64).option == option
 
 
 def test_the_commands_of_a_table_work_too(tmp_path, monkeypatch):

@@ -231,6 +231,9 @@ def test_the_plan_is_that_of_the_command_line(client, folder):
     more = text_of(client, "plan?part=1&method=merf&data=eps-2&epsilon=4&ledger=book")
     assert "it would be refused" in more
     measured = text_of(client, "plan?part=1&method=merf&data=eps-2")
+    assert "Recommended: mixture" in measured and "On public sets" in measured
+    unknown = text_of(client, "plan?part=1&method=merf&data=eps-2&unit=patient")
+    assert "Say how many there are" in unknown
     assert "77.0 – 77.0 %" in measured and "not covered by ε" in measured
 
 
@@ -257,6 +260,13 @@ def test_runs_stand_side_by_side(client):
     assert "Choosing a run by these numbers is not covered either." in text
     assert client.get("compare?run=eps-2&run=eps-8").text.count('class="mark') == 2
     assert "Tick two or more." in text_of(client, "compare")
+
+
+def test_a_run_that_is_not_private_says_so_wherever_it_is_shown(tmp_path):
+    Merf(**TINY).fit(digits(200), Budget.none(delta=1e-5), out=tmp_path / "open")
+    client = TestClient(studio(tmp_path, TOKEN, {HOST}), base_url=f"http://{HOST}/{TOKEN}/")
+    for page in ("", "run?run=open", "samples", "samples?part=1", "compare?run=open"):
+        assert "NOT PRIVATE" in client.get(page).text, page
 
 
 def test_a_report_is_served_as_it_is(client, folder):

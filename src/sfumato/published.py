@@ -107,7 +107,8 @@ _CONFIG = _record(
     *("format", "sfumato", "method", "public", "sound"),
     settings=_Named(_PLAIN),
     # The size, of units, only where the relation makes it public; that of records never where a unit has several.
-    data=_record("name", "size"),
+    # `labels`: where the classes stand, as it was stated.
+    data=_record("name", "size", "labels"),
     unit=_UNIT,
     schema=_Free(),  # `Schema.from_json` has a whitelist of its own
     budget=_BUDGET,

@@ -72,6 +72,9 @@ class Dataset:
     """
 
     synthetic = False
+    labels_from: str | None = (
+        None  # what `labels` was given, without its folder, if anything: public
+    )
 
     def __init__(
         self,

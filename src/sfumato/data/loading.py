@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import stat
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -104,6 +105,7 @@ def load(
             return data
     else:
         data = _at(spec, facts)
+        data.labels_from = None if labels is None else re.split(r"[/\\]", labels)[-1]
     data.units = _units(data, spec, unit, per_unit)
     return data
 

@@ -57,10 +57,14 @@ class Unit:
         """What `--unit` was given; None of single records, and of an array that was passed in Python."""
         if self.read_from.startswith(_BY_PATH):
             return self.read_from.removeprefix(_BY_PATH)
-        for what in ("column", "array"):
-            if self.read_from.startswith(f"the {what} "):
-                with contextlib.suppress(SyntaxError, ValueError):
-                    return str(ast.literal_eval(self.read_from.removeprefix(f"the {what} ")))
+        told = re.fullmatch(
+            r"the (?:DICOM field (\w+)|(?:column|array) (.+?)(?: of (.+))?)", self.read_from
+        )
+        if told is not None:
+            field, quoted, table = told.groups()
+            with contextlib.suppress(SyntaxError, ValueError):
+                column = field or str(ast.literal_eval(quoted))
+                return f"{table}:{column}" if table else column
         return FOLDER if self.read_from == _BY_FOLDER else None
 
     def to_json(self) -> dict[str, Any]:

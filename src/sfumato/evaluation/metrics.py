@@ -853,7 +853,8 @@ def _beside(
     names = ["baseline.majority", *(["baseline.class-means"] if played else [])]
     names += [f"ceiling.{name}" for name in classifiers]
     known = {m.name for m in chosen}
-    return [_METRICS[name] for name in names if name not in known]
+    # A metric of somebody's own may be an accuracy and have no ceiling.
+    return [_METRICS[name] for name in names if name in _METRICS and name not in known]
 
 
 def _refuse_family(name: str, schema: Schema) -> None:

@@ -439,6 +439,8 @@ class Method(Learnt, Estimator, Configured, ABC):
             if reservation is not None:
                 reservation.recognise(data)
             known["data"] = {"name": data.name, "size": size}
+            if data.labels_from is not None:
+                known["data"]["labels"] = data.labels_from
             if store.begun and store.record("config").get("data") != known["data"]:
                 raise RunConflict(
                     f"{out} was begun with other settings (data); resume with the same ones or choose another folder."

@@ -440,6 +440,7 @@ def _commands(run: SavedRun) -> list[str]:
     words = ["sfumato", "fit", config["method"], "--data", config["data"]["name"]]
     if not _is_named(config["data"]["name"]):
         words += ["--schema", f"{_shown_path(run.path)}/config.json"]
+        words += ["--labels", config["data"]["labels"]] if config["data"].get("labels") else []
     if run.unit.option is not None:
         words += ["--unit", run.unit.option, "--per-unit", str(run.unit.at_most)]
     epsilon = "inf" if budget["epsilon"] is None else _exact(budget["epsilon"])

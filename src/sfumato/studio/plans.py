@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from sfumato.data import Schema, list_named
 from sfumato.data.units import RECORD, RECORDS, Unit
 from sfumato.errors import BadInput, SfumatoError
 from sfumato.methods import SavedRun, get_method, list_methods
+from sfumato.methods.expectation import Expectation, expect
 from sfumato.privacy import Budget, DataSetLedger, Neighbours
 from sfumato.privacy.ledger import fits
 from sfumato.report.words import bound, guess, number, power
@@ -47,6 +49,7 @@ class Answer:
     releases: list[tuple[str, ...]] = field(default_factory=list)
     several: list[tuple[str, str, str]] = field(default_factory=list)
     ledger: str = ""
+    expected: list[str] = field(default_factory=list)
     measured: list[tuple[str, str, str, str]] = field(default_factory=list)
 
 
@@ -84,6 +87,8 @@ def _answer(asked: Question, found: Found, runs: list[Run]) -> Answer:
     method = get_method(asked.method).from_settings({})
     statement = method.promise(schema, budget, unit, size=size)
     epsilon, relation = statement.epsilon, budget.neighbours
+    told = None if size is None else _expectation(schema, size, budget)
+    signals = {} if told is None else _signals(told, asked.method)
     others = [
         f"{k}: ε = {bound(v)}" for k, v in statement.epsilon_under().items() if k != relation.value
     ]
@@ -105,6 +110,7 @@ def _answer(asked: Question, found: Found, runs: list[Run]) -> Answer:
                 number(c.noise_multiplier),
                 f"{c.rate:.3g}",
                 f"{c.steps:,}",
+                signals.get(c.label, "–"),
             )
             for c in statement.charges
         ],
@@ -113,6 +119,7 @@ def _answer(asked: Question, found: Found, runs: list[Run]) -> Answer:
             for count, value in statement.epsilon_k().items()
         ],
         ledger=_ledger(asked.ledger, found, budget, unit, statement.charges),
+        expected=[] if told is None else _expected(told),
         measured=_measured(asked.method, name, runs),
     )
 
@@ -150,6 +157,30 @@ def _ledger(name: str, found: Found, budget: Budget, unit: Unit, charges: Any) -
         f"ε = {bound(spent)} of {limit.epsilon:g} is spent at δ = {power(limit.delta)}; this run would bring it to "
         f"{bound(total)}{verdict}."
     )
+
+
+@lru_cache(maxsize=128)
+def _expectation(schema: Schema, size: int, budget: Budget) -> Expectation:
+    return expect(schema, size, budget)
+
+
+def _signals(told: Expectation, method: str) -> dict[str, str]:
+    """How loud each release of the method typically is against its noise."""
+    parts = next((o.parts for o in told.outlooks if o.method == method), ())
+    return {p.label: f"{p.signal_to_noise:.2g}" + ("" if p.seen else ", drowns") for p in parts}
+
+
+def _expected(told: Expectation) -> list[str]:
+    """The recommended method and the band of public sets; as private as the number of records that was typed."""
+    found = [f"Recommended: {told.recommended}; {told.reason}."] if told.recommended else []
+    if (band := told.band) is not None:
+        beyond = " That is beyond what was measured; take it with care." if band.beyond else ""
+        found.append(
+            f"On public sets ({', '.join(band.sets)}) a logistic regression trained on samples of mixture reached {band.low:.0%} "
+            f"to {band.high:.0%} at this n ÷ noise a class, {band.share_low:.0%} to {band.share_high:.0%} of what real records "
+            f"give.{beyond}"
+        )
+    return found
 
 
 def _measured(method: str, data: str, runs: list[Run]) -> list[tuple[str, str, str, str]]:
