@@ -69,6 +69,7 @@ OTHERS: dict[tuple[str, str, float | None], dict[str, Any]] = {
     ("merf", "mnist", None): {
         "features": 10000, "length_scales": "105", "latent": 5, "hidden": 200, "network": "conv",
         "steps": 3000, "batch": 100, "block": 5000, "learning_rate": 0.01, "decays": 5, "grain": 0,
+        "self_pairs": True,
     },
     ("merf", "fashion-mnist", None): {"features": 10000, "length_scales": "127", "steps": 3000},
     ("merf", "gaussians-2d", None): {"features": 30000, "length_scales": "0.0139", "learning_rate": 3e-3},
@@ -95,13 +96,15 @@ OTHERS: dict[tuple[str, str, float | None], dict[str, Any]] = {
         "moments": 2, "network": "conv", "size": 28, "texture": False, "warp": 0, "checked": False,
         "loss": "moving-average", "steps": 100000, "batch": 100, "latent": 90, "hidden": 500, "grain": 0,
     },
-    ("mepf", "fashion-mnist", None): {"encoder": "resnet18-cifar10", "steps": 100000, "batch": 100},
+    ("mepf", "fashion-mnist", None): {
+        "encoder": "resnet18-cifar10", "taps": "convolutions", "steps": 100000, "batch": 100,
+    },
     ("mepf", "cifar10", 1): {
         "encoder": "torchvision:vgg19", "balance": False, "network": "resnet", "width": 64,
         "batch": 128, "steps": 200000, "stop": True, "grain": 0, "loss": "moving-average",
     },
     ("mge", "any", None): {"covariance": "diagonal", "spread": 1, "grain": 0},
-    ("dre", "any", None): {"cap": False, "sharpness": 1, "clip": 1},
+    ("dre", "any", None): {"cap": False, "sharpness": 1, "clip": 1, "public_records": 50000},
     ("gan-ft", "cifar10", 1): {"critic_steps": 5, "latent": 128, "clip": 1},
     ("gan-mi", "cifar10", 1): {"critic_steps": 5, "latent": 25, "clip": 1},
     ("dpaf", "mnist", 1): {
