@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import warnings
 import re
 from typing import Any
 
@@ -248,11 +249,12 @@ def test_n_is_the_published_size_of_a_named_set() -> None:
 
 
 def test_a_preset_makes_a_method_and_says_what_it_lacks() -> None:
-    with pytest.warns(UserWarning, match="lacks the paper's self_pairs"):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # nothing of it is missing
         made = Merf.preset("paper", data="mnist", steps=7)
     assert made.get_params() == Merf(
         features=10_000, length_scales="105", network="conv", latent=5, hidden=200, steps=7,
-        batch=100, block=5_000, learning_rate=0.01, decays=5, grain=0.0,
+        batch=100, block=5_000, learning_rate=0.01, decays=5, grain=0.0, self_pairs=True,
     ).get_params()  # fmt: skip
     with pytest.warns(UserWarning, match=r"changes .*steps = 1000 \(the paper has 200000\)"):
         fast = Mepf.preset("fast", data="cifar10", epsilon=1)
@@ -299,7 +301,7 @@ def run(*words: str) -> tuple[str, str]:
 
 def test_the_command_line_shows_presets_with_their_sources() -> None:
     text, _ = run("methods", "merf", "--preset", "paper")
-    assert "S3:1330" in text and "S3:1784" in text and "Missing: self_pairs" in text
+    assert "S3:1330" in text and "S3:1784" in text and "Missing: undersample" in text
     text, _ = run("methods", "mepf", "--preset", "fast:cifar10")
     assert "two cores (paper: 200000)" in text and "mnist" not in text.partition(":")[0]
     (told,) = json.loads(run("methods", "hp", "--preset", "paper:adult-discrete", "--json")[0])
@@ -323,7 +325,9 @@ def test_set_wins_over_a_preset_and_a_fit_keeps_the_settings(tmp_path: Any) -> N
         "fit", "merf", "--data", "digits:train", "--preset", "paper:mnist", *budget, *sets,
         "--out", str(out),
     )  # fmt: skip
-    assert "Note: The preset paper of merf for mnist lacks the paper's self_pairs" in said
+    assert "lacks" not in said
+    _, said = run("plan", "hp", "--data", "mnist:train", "--preset", "paper", *budget[:4])
+    assert "Note: The preset paper of hp for mnist lacks the paper's product_share" in said
     settings = json.loads((out / "config.json").read_text())["settings"]
     assert (settings["features"], settings["steps"]) == (64, 4)
     assert (settings["length_scales"], settings["grain"], settings["network"]) == (
