@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-import warnings
 import re
+import warnings
 from typing import Any
 
 import pytest
