@@ -378,7 +378,8 @@ def test_the_report_of_the_published_variant_warns_first(unsound):
 
 def test_what_is_sound_is_so_by_default_and_says_nothing_of_claims(tmp_path):
     for info in list_methods():
-        assert get_method(info.name)().promise(LABELLED, BUDGET).sound
+        if "images" in info.kinds:
+            assert get_method(info.name)().promise(LABELLED, BUDGET).sound
     statement = Dpaf(**TINY).fit(shaded(), BUDGET, out=tmp_path / "run").statement_
     assert statement.sound
     assert statement.claim() is None
@@ -387,3 +388,14 @@ def test_what_is_sound_is_so_by_default_and_says_nothing_of_claims(tmp_path):
     assert list(told) == [*words.split(), "paragraph"]
     assert told["paragraph"].startswith("Everything in this run but the metrics")
     assert "sound" not in read_json(tmp_path / "run" / "config.json")
+
+
+def test_a_random_conv1_has_the_spread_that_was_asked_for():
+    schema = Schema(kind="images", shape=(1, 16, 16), classes=("a", "b"))
+    weights = [
+        next(iter(Dpaf(maps=64, conv1_std=std).critic(schema).encoder.conv1.parameters())).detach()
+        for std in (0.02, 0.02, None)
+    ]
+    assert float(weights[0].std()) == pytest.approx(0.02, rel=0.1)
+    assert torch.equal(weights[0], weights[1])  # by the public seed
+    assert float(weights[2].std()) > 0.05

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -119,3 +120,18 @@ def test_apportioning_keeps_proportions_exactly_and_every_record():
     labels = apportion(torch.tensor([0.5, 0.25, 0.25, 0.0]), 10, generator)
     assert np.bincount(labels, minlength=4).tolist() in ([5, 3, 2, 0], [5, 2, 3, 0])
     assert len(apportion(torch.tensor([1 / 3] * 3), 100, generator)) == 100
+
+
+def test_self_pairs_are_those_of_a_record_with_itself():
+    """With them the distance is the plain squared one of the means; without them it is less by known terms."""
+    draw = torch.Generator().manual_seed(0)
+    rows = torch.nn.functional.normalize(torch.randn(2, 5, 8, generator=draw), dim=2)
+    mean = torch.randn(2, 8, generator=draw)
+    plain = MeanEmbedding(mean=mean, shares=torch.tensor([0.3, 0.7]), noise_std=0.0)
+    paired = replace(plain, self_pairs=True)
+    sums = rows.sum(dim=1)
+    wanted = sum(
+        float((mean[k] - plain.shares[k] * rows[k].mean(dim=0)).square().sum()) for k in range(2)
+    )
+    assert float(paired.mmd2(sums, 5, 1.0, slice(None))) == pytest.approx(wanted, rel=1e-5)
+    assert float(plain.mmd2(sums, 5, 1.0, slice(None))) < wanted

@@ -65,8 +65,8 @@ def test_with_a_reach_of_one_it_is_dp_merf() -> None:
     plain = FourierDistance(found.network, found.fourier, found.embedding, 200, 1_000)
     with torch.no_grad():
         found.scales += 1.0
-    ours = found.loss(0, torch.Generator().manual_seed(1))
-    theirs = plain.loss(0, torch.Generator().manual_seed(1))
+        ours = found.loss(0, torch.Generator().manual_seed(1))
+        theirs = plain.loss(0, torch.Generator().manual_seed(1))
     assert float(ours) == pytest.approx(float(theirs), rel=1e-4)
 
 

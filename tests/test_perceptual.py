@@ -233,3 +233,12 @@ def test_features_of_scattering_are_found_again_by_order():
     whole = made.scattering(pixels)
     assert together.shape == whole.shape
     assert np.allclose(together.sort(dim=1).values, whole.sort(dim=1).values)
+
+
+def test_the_papers_taps_are_every_convolution_larger_than_one():
+    """47,104 numbers of a ResNet18 at 32 pixels (S3:3550, 3574): its 17 convolutions of 7×7 and 3×3."""
+    encoder = make_encoder(
+        "resnet18", (3, 32, 32), layers=("convolutions",), size=32, weights=False
+    )
+    assert len(encoder.taps) == 17 and sum(encoder.widths) == 47_104
+    assert not encoder.non_negative

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import warnings
 from typing import Any
 
 import pytest
@@ -69,6 +70,7 @@ OTHERS: dict[tuple[str, str, float | None], dict[str, Any]] = {
     ("merf", "mnist", None): {
         "features": 10000, "length_scales": "105", "latent": 5, "hidden": 200, "network": "conv",
         "steps": 3000, "batch": 100, "block": 5000, "learning_rate": 0.01, "decays": 5, "grain": 0,
+        "self_pairs": True,
     },
     ("merf", "fashion-mnist", None): {"features": 10000, "length_scales": "127", "steps": 3000},
     ("merf", "gaussians-2d", None): {"features": 30000, "length_scales": "0.0139", "learning_rate": 3e-3},
@@ -95,13 +97,15 @@ OTHERS: dict[tuple[str, str, float | None], dict[str, Any]] = {
         "moments": 2, "network": "conv", "size": 28, "texture": False, "warp": 0, "checked": False,
         "loss": "moving-average", "steps": 100000, "batch": 100, "latent": 90, "hidden": 500, "grain": 0,
     },
-    ("mepf", "fashion-mnist", None): {"encoder": "resnet18-cifar10", "steps": 100000, "batch": 100},
+    ("mepf", "fashion-mnist", None): {
+        "encoder": "resnet18-cifar10", "taps": "convolutions", "steps": 100000, "batch": 100,
+    },
     ("mepf", "cifar10", 1): {
         "encoder": "torchvision:vgg19", "balance": False, "network": "resnet", "width": 64,
         "batch": 128, "steps": 200000, "stop": True, "grain": 0, "loss": "moving-average",
     },
     ("mge", "any", None): {"covariance": "diagonal", "spread": 1, "grain": 0},
-    ("dre", "any", None): {"cap": False, "sharpness": 1, "clip": 1},
+    ("dre", "any", None): {"cap": False, "sharpness": 1, "clip": 1, "public_records": 50000},
     ("gan-ft", "cifar10", 1): {"critic_steps": 5, "latent": 128, "clip": 1},
     ("gan-mi", "cifar10", 1): {"critic_steps": 5, "latent": 25, "clip": 1},
     ("dpaf", "mnist", 1): {
@@ -245,11 +249,12 @@ def test_n_is_the_published_size_of_a_named_set() -> None:
 
 
 def test_a_preset_makes_a_method_and_says_what_it_lacks() -> None:
-    with pytest.warns(UserWarning, match="lacks the paper's self_pairs"):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # nothing of it is missing
         made = Merf.preset("paper", data="mnist", steps=7)
     assert made.get_params() == Merf(
         features=10_000, length_scales="105", network="conv", latent=5, hidden=200, steps=7,
-        batch=100, block=5_000, learning_rate=0.01, decays=5, grain=0.0,
+        batch=100, block=5_000, learning_rate=0.01, decays=5, grain=0.0, self_pairs=True,
     ).get_params()  # fmt: skip
     with pytest.warns(UserWarning, match=r"changes .*steps = 1000 \(the paper has 200000\)"):
         fast = Mepf.preset("fast", data="cifar10", epsilon=1)
@@ -296,7 +301,7 @@ def run(*words: str) -> tuple[str, str]:
 
 def test_the_command_line_shows_presets_with_their_sources() -> None:
     text, _ = run("methods", "merf", "--preset", "paper")
-    assert "S3:1330" in text and "S3:1784" in text and "Missing: self_pairs" in text
+    assert "S3:1330" in text and "S3:1784" in text and "Missing: undersample" in text
     text, _ = run("methods", "mepf", "--preset", "fast:cifar10")
     assert "two cores (paper: 200000)" in text and "mnist" not in text.partition(":")[0]
     (told,) = json.loads(run("methods", "hp", "--preset", "paper:adult-discrete", "--json")[0])
@@ -320,7 +325,9 @@ def test_set_wins_over_a_preset_and_a_fit_keeps_the_settings(tmp_path: Any) -> N
         "fit", "merf", "--data", "digits:train", "--preset", "paper:mnist", *budget, *sets,
         "--out", str(out),
     )  # fmt: skip
-    assert "Note: The preset paper of merf for mnist lacks the paper's self_pairs" in said
+    assert "lacks" not in said
+    _, said = run("plan", "hp", "--data", "mnist:train", "--preset", "paper", *budget[:4])
+    assert "Note: The preset paper of hp for mnist lacks the paper's product_share" in said
     settings = json.loads((out / "config.json").read_text())["settings"]
     assert (settings["features"], settings["steps"]) == (64, 4)
     assert (settings["length_scales"], settings["grain"], settings["network"]) == (

@@ -64,6 +64,9 @@ class MeanEmbedding:
     shares: Tensor  # (classes,), non-negative, sum 1
     noise_std: float  # of each entry of `mean`
     size: float = 1.0  # what the sums were divided by: the number of records, or its noisy estimate
+    self_pairs: bool = (
+        False  # whether a distance counts each generated record with itself, as the papers' do
+    )
 
     @classmethod
     def of(cls, release: Release, phi: CountedByClass, *, size: int | None) -> MeanEmbedding:
@@ -114,11 +117,15 @@ class MeanEmbedding:
         are, `emphasis` a weight for each class's term.
 
         The square of an average over b records counts every record with itself, which pulls a generator towards too little
-        variety when b is small; those b terms are known (b · norm2) and taken out. So is the noise's own energy.
+        variety when b is small; those b terms are known (b · norm2) and taken out, unless `self_pairs` are wanted. So is the
+        noise's own energy.
         """
         target = self.mean[:, columns]
         cross = self.shares * (sums * target).sum(dim=1) / per_class  # (classes,)
-        pairs = (sums.square().sum(dim=1) - per_class * norm2) / (per_class * (per_class - 1))
+        squares = sums.square().sum(dim=1)
+        pairs = (squares - per_class * norm2) / (per_class * (per_class - 1))
+        if self.self_pairs:
+            pairs = squares / per_class**2
         constant = target.square().sum(dim=1) - target.shape[1] * self.noise_std**2
         terms = self.shares.square() * pairs - 2 * cross + constant
         return terms.sum() if emphasis is None else (emphasis * terms).sum()

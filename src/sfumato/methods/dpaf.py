@@ -19,6 +19,7 @@ from dataclasses import replace
 from typing import ClassVar
 
 import torch
+from torch import nn
 
 from sfumato.data import Schema
 from sfumato.errors import BadInput
@@ -86,6 +87,11 @@ class Dpaf(ImageAdversarial):
         "How conv1 comes about: dp-sgd (a classifier, trained with noise; needs labels) or random.",
         default="random",
         choices=("dp-sgd", "random"),
+    )
+    conv1_std: float | None = setting(
+        "Standard deviation of conv1's random weights, 0.02 in the paper where they stay random; auto: torch's own.",
+        default=None,
+        above=0,
     )
     first_steps: int = setting("Steps of the first phase.", default=100, low=1)
     first_share: float = setting(
@@ -173,7 +179,14 @@ class Dpaf(ImageAdversarial):
         self.generator_ = self.generator_.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
     def critic(self, schema: Schema) -> Discriminator:
-        return seeded(self.seed + 1, Discriminator, schema.shape, schema.n_classes, self.maps)
+        return seeded(self.seed + 1, self._critic, schema)
+
+    def _critic(self, schema: Schema) -> Discriminator:
+        network = Discriminator(schema.shape, schema.n_classes, self.maps)
+        if self.conv1_std is not None:
+            conv = next(m for m in network.encoder.conv1.modules() if isinstance(m, nn.Conv2d))
+            nn.init.normal_(conv.weight, std=self.conv1_std)
+        return network
 
     def _fit(self, data: Gate, run: Workspace) -> None:
         counts = count(data)

@@ -34,7 +34,6 @@ from sfumato.privacy import Budget, Gate, Query, gradient_query
 from sfumato.public.perceptual import Features, PooledLayer, Standardised, trained_on
 
 _LABEL = "discriminator gradients"
-_PUBLIC = 30_000  # public records that are kept as candidates for samples
 
 
 class Dre(Decoded, Stepped):
@@ -78,6 +77,11 @@ class Dre(Decoded, Stepped):
     steps: int = setting("Discriminator steps.", default=400)
     learning_rate: float = setting("Adam's learning rate.", default=0.03, above=0)
     public_batch: int = setting("Public records per step.", default=1000, low=1)
+    public_records: int = setting(
+        "Public records that are kept as candidates for samples, at most; more are drawn from by the public seed.",
+        default=30_000,
+        low=1,
+    )
     sharpness: float = setting(
         "Power of the ratio that weighs public records; 1 as in the paper, above 1: surer.",
         default=1.5,
@@ -106,7 +110,7 @@ class Dre(Decoded, Stepped):
         counts = count(data)
         self.shares_ = counts.shares
         random = torch.Generator().manual_seed(self.seed)
-        pixels, kinds = _public_images(run, random)
+        pixels, kinds = _public_images(run, random, self.public_records)
         of_records: Features = lambda pixels: codec.encode(Batch(pixels, None))  # noqa: E731
         seen = self.vectors_ = of_records(pixels)
         if self.encoder is not None:
@@ -171,11 +175,13 @@ class Dre(Decoded, Stepped):
         return {**super()._earlier(state), **own}
 
 
-def _public_images(run: Workspace, random: torch.Generator) -> tuple[Tensor, Tensor | None]:
+def _public_images(
+    run: Workspace, random: torch.Generator, most: int
+) -> tuple[Tensor, Tensor | None]:
     """Pixels (records, …), and their public labels if they have any."""
     public = run.public
     assert public is not None  # `fit` saw to it
-    chosen = torch.randperm(len(public), generator=random)[:_PUBLIC].sort().values.numpy()
+    chosen = torch.randperm(len(public), generator=random)[:most].sort().values.numpy()
     kinds = None if public.labels is None else torch.from_numpy(public.labels[chosen])
     return Batch(torch.from_numpy(public.images[chosen]), None).pixels(), kinds
 

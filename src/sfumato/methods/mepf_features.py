@@ -47,7 +47,8 @@ class Perceived(Method):
     )
     encoder_steps: int = setting("Steps of a private encoder's training.", default=300, low=1)
     taps: str | None = setting(
-        "Layers of the encoder, such as relu1_2,relu2_2; auto: all that come after a ReLU.",
+        "Layers of the encoder, such as relu1_2,relu2_2; convolutions: every one larger than 1×1, as in the paper for ResNets; "
+        "auto: all that come after a ReLU.",
         default=None,
     )
     size: int | None = setting(

@@ -12,6 +12,7 @@ Private: the records, in step 2 only. Public: shape, ranges, categories and clas
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import ClassVar
 
 from torch import nn
@@ -43,8 +44,8 @@ class Merf(Matched):
     is post-processing.
 
     Differs from the paper: class counts ride in the same release (half a per cent more noise), so imbalanced and absent
-    classes are handled and the number of records may be private; the loss leaves out the b self-pairs of a batch; each step
-    matches a random block of the frequencies, an unbiased estimate of the same loss at a fraction of its cost; sampled
+    classes are handled and the number of records may be private; the loss leaves out the b self-pairs of a batch (`self_pairs`);
+    each step matches a random block of the frequencies, an unbiased estimate of the same loss at a fraction of its cost; sampled
     pixels get a little grain. Tables: categories are divided by the root of their number of columns, where the paper takes the
     length of the one-hot vector (`category_weight`); length scales are public constants where the paper takes the median distance
     of private records; a batch holds as many records of each class as of any other.
@@ -77,6 +78,11 @@ class Merf(Matched):
         default="columns",
         choices=("columns", "length"),
     )
+    self_pairs: bool = setting(
+        "Whether the distance counts each generated record with itself, as in the paper; without, it is unbiased.",
+        default=False,
+        free=True,
+    )
     block: int = setting(
         "Frequencies compared in one training step; fewer is faster and noisier.",
         default=500,
@@ -93,7 +99,8 @@ class Merf(Matched):
 
     def _fit(self, data: Gate, run: Workspace) -> None:
         self._phi = self._feature_map(data.schema)
-        self._embedding = embedded(data, _LABEL, self._phi, _COUNT[data.schema.kind])
+        released = embedded(data, _LABEL, self._phi, _COUNT[data.schema.kind])
+        self._embedding = replace(released, self_pairs=self.self_pairs)
         self.shares_ = self._embedding.shares
         self.match(data.schema, run)
 

@@ -31,6 +31,7 @@ from sfumato.public.scattering import Scattering
 from sfumato.public.weights import get_network, list_networks
 
 SCATTERING = "scattering"
+CONVOLUTIONS = "convolutions"  # every one larger than 1×1, as DP-MEPF has it (thesis, app. D)
 PIXELS = "pixels"  # a tap before the first layer: the image itself
 # Layers after a ReLU, or averages of such, in the named networks.
 _NON_NEGATIVE = ("relu", "layer", "avgpool", "mixed", "pool")
@@ -205,6 +206,12 @@ def make_encoder(
             raise BadInput("The scattering encoder takes no layers, size or pool; leave them out.")
         return ScatteringEncoder(shape)
     network = _network(name, weights, progress)
+    if layers is not None and tuple(layers) == (CONVOLUTIONS,):
+        layers = tuple(
+            path
+            for path, module in network.body.named_modules()
+            if isinstance(module, nn.Conv2d) and max(module.kernel_size) > 1
+        )
     if layers is None:
         layers = tuple(
             t for t in network.info.layers if _after_relu(network, t) and "pool" not in t
