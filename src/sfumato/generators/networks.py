@@ -214,7 +214,8 @@ class DenseGenerator(nn.Module):
 
     def forward(self, labels: Tensor, generator: torch.Generator) -> Tensor:
         """(n,) labels → (n, numbers + places), or (n, *shape)"""
-        noise = torch.randn(len(labels), self.latent, generator=generator)
+        # Drawn on the processor, so that a seed gives the same noise on every device.
+        noise = torch.randn(len(labels), self.latent, generator=generator).to(labels.device)
         if self.n_classes:
             label = functional.one_hot(labels, self.n_classes).to(noise.dtype)
             noise = torch.cat([noise, label], dim=1)
@@ -229,7 +230,8 @@ class DenseGenerator(nn.Module):
             for number, start in self.optional:
                 block = starts.index(start)
                 missing = parts[block][:, 1]
-                drawn = (torch.rand(len(labels), generator=generator) < missing).to(missing.dtype)
+                draw = torch.rand(len(labels), generator=generator).to(missing.device)
+                drawn = (draw < missing).to(missing.dtype)
                 missing = drawn + (missing - missing.detach())
                 parts[block] = torch.stack([1 - missing, missing], dim=1)
                 columns[number] = columns[number] * (1 - missing) + 0.5 * missing

@@ -46,7 +46,7 @@ class EmbeddingDistance:
 
     def final(self, random: torch.Generator, records: int) -> float:
         per_class = max(2, records // self.classes)
-        labels = class_by_class(self.classes, per_class)
+        labels = class_by_class(self.classes, per_class).to(self.labels.device)
         return self.on_all(self.network(labels, random).flatten(1), per_class)
 
     @abstractmethod
@@ -96,7 +96,7 @@ class FourierDistance(EmbeddingDistance):
             angles = self.fourier.frequencies[start:stop] @ made[:, :numbers].T
             waves = torch.cat([angles.cos(), angles.sin()]) / self.frequencies**0.5
             sums = waves.view(len(waves), self.classes, per_class).sum(dim=2).T
-            columns = torch.arange(start, stop)
+            columns = torch.arange(start, stop, device=made.device)
             columns = torch.cat([columns, columns + self.frequencies])
             share = (stop - start) / self.frequencies
             target = replace(self.embedding, mean=self.embedding.mean[:, columns])

@@ -17,10 +17,11 @@ from torch import Tensor, nn
 
 from sfumato.data import Schema
 from sfumato.errors import BadInput
+from sfumato.generators.devices import DEVICES, device_of, moved
 from sfumato.generators.embedding import CountedByClass, MeanEmbedding
 from sfumato.generators.networks import ClassedGenerator, ConvGenerator, DenseGenerator, seeded
 from sfumato.methods.base import Workspace
-from sfumato.methods.distances import Distance
+from sfumato.methods.distances import Distance, EmbeddingDistance
 from sfumato.methods.distances import (
     by_class as by_class,  # where methods written for 0.4 look for it
 )
@@ -88,6 +89,13 @@ class MatchedImages(Grained):
         free=True,
     )
 
+    device: str = setting(
+        "Where the generator is trained, after the releases: cpu, cuda, mps, or auto for the best there is.",
+        default="cpu",
+        choices=DEVICES,
+        free=True,
+    )
+
     @abstractmethod
     def distance(self, network: nn.Module) -> Distance:
         """Of `network` from what `_fit` asked for."""
@@ -118,10 +126,14 @@ class MatchedImages(Grained):
     def match(self, schema: Schema, run: Workspace) -> Distance:
         """Train `restarts` generators and keep the one that matches the releases best; its distance."""
         best: tuple[float, nn.Module, Distance] | None = None
+        device = device_of(self.device)
         for restart in range(self.restarts):
             seed = self._first_seed + restart
             network = self._network(schema, seed)
             distance = self.distance(network)
+            apart = device.type != "cpu" and isinstance(distance, EmbeddingDistance)
+            if apart:  # DP-MEPF's, whose features are on the device already, is where they are
+                distance = moved(distance, device)
             minimise(
                 distance if isinstance(distance, nn.Module) else network,
                 distance.loss,
@@ -136,6 +148,8 @@ class MatchedImages(Grained):
             judge, records = self.FINAL
             with torch.no_grad():
                 final = distance.final(torch.Generator().manual_seed(judge), records)
+            if apart:
+                network.to("cpu")  # samples are drawn on the processor
             run.log({"event": "matched", "training_seed": seed, "loss": final})
             if best is None or final < best[0]:
                 best = final, network, distance

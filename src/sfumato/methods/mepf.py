@@ -18,6 +18,7 @@ from torch import nn
 
 from sfumato.data import Schema
 from sfumato.errors import BadInput
+from sfumato.generators.devices import device_of
 from sfumato.methods.base import Workspace
 from sfumato.methods.matched import embedded, embedding_query
 from sfumato.methods.mepf_generator import CheckedImages
@@ -133,7 +134,7 @@ class Mepf(CheckedImages):
         )
 
     def _fit(self, data: Gate, run: Workspace) -> None:
-        schema, device = data.schema, self._device()
+        schema, device = data.schema, device_of(self.device)
         if self.encoder == PRIVATE:
             train_extractor(self.extractor_, data, run, seed=self.seed)
         encoder = self.unseen(schema, self.encoder, run).to(device)

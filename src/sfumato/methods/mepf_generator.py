@@ -58,12 +58,6 @@ class CheckedImages(Perceived, MatchedImages):
         default=True,
         free=True,
     )
-    device: str = setting(
-        "Where to compute features and train: cpu, cuda, or auto for cuda where there is one.",
-        default="cpu",
-        choices=("cpu", "cuda", "auto"),
-        free=True,
-    )
 
     def build(self, schema: Schema) -> None:
         super().build(schema)
@@ -112,12 +106,6 @@ class CheckedImages(Perceived, MatchedImages):
                     "train again from the release with checked=false, which is free."
                 ) from error
         return self._plain
-
-    def _device(self) -> torch.device:
-        there = torch.cuda.is_available()
-        if self.device == "cuda" and not there:
-            raise BadInput("mepf's device=cuda needs a GPU that torch can use; take device=auto.")
-        return torch.device("cuda" if there and self.device != "cpu" else "cpu")
 
     def _earlier(self, state: dict[str, Tensor]) -> dict[str, Any]:
         found = super()._earlier(state)

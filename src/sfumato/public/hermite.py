@@ -228,10 +228,10 @@ class OnGrid:
         place = x * (self.points - 1)
         low = place.detach().floor().clamp(0, self.points - 2)
         part = place - low
-        cell = torch.arange(classes * numbers).view(classes, 1, numbers) * self.points
-        index = (cell + low.to(torch.int64)).flatten()
+        cells = torch.arange(classes * numbers, device=x.device).view(classes, 1, numbers)
+        index = (cells * self.points + low.to(torch.int64)).flatten()
         weights = torch.cat([(1 - part).flatten(), part.flatten()])
-        flat = torch.zeros(classes * numbers * self.points)
+        flat = x.new_zeros(classes * numbers * self.points)
         flat = flat.scatter_add(0, torch.cat([index, index + 1]), weights)
         histogram = flat.view(classes, numbers, self.points)
         return histogram @ self.table, histogram.sum(dim=1) @ self.squares
