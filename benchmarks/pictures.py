@@ -6,7 +6,8 @@
 - `gaussians`: the mixture of 25 Gaussians beside points of DP-MERF and DP-HP (settings of accuracy/gaussians.toml, seed 0);
 - `kernel`: Hermite and random Fourier features against the Gaussian kernel (DP-HP, figure 1): 100 points from N(0, 1), the
   squared length scale their median squared distance, mean absolute error over all pairs, random ones over 100 draws;
-- `attributions`: filters of DP-LLM beside gradient attributions of a DP-CNN of the same ε = 2, on Fashion-MNIST.
+- `attributions`: filters of DP-LLM beside gradient attributions of a DP-CNN of the same ε = 2, on Fashion-MNIST;
+- `gallery`: the mixture by its defaults at four ε on each set of the gallery, the first samples of each class.
 """
 
 from __future__ import annotations
@@ -168,7 +169,33 @@ def attributions(out: Path) -> None:
     print(f"| DP-CNN ({epochs} epochs) | {100 * np.mean(guesses == labels):.1f} |")
 
 
-PICTURES: tuple[Callable[[Path], None], ...] = (epsilons, gaussians, kernel, attributions)
+def gallery(out: Path) -> None:
+    wanted = (10, 3, 1, 0.2)
+    for name in "digits", "chest-xray", "mnist", "fashion-mnist":
+        data, delta = sfumato.load(f"{name}:train"), 1e-5
+        classes = data.schema.n_classes
+        each = 20 // classes  # as many of each class as fill a row of twenty
+        height, width = data.schema.shape[1:]
+        rows = len(wanted) * (1 if width < 64 else 2)
+        figure, axes = plt.subplots(
+            len(wanted), 1, figsize=(10, rows * 10 * 0.92 / 20 * height / width + 0.1)
+        )
+        for axis, epsilon in zip(axes, wanted, strict=True):
+            budget = Budget(epsilon=epsilon, delta=delta)
+            labels = np.repeat(np.arange(classes), each)
+            made = sfumato.Mixture(seed=0).fit(data, budget).sample(labels=labels, seed=0)
+            images = made.images[:, 0]
+            if width >= 64:  # two rows of ten: one a class of two
+                images = np.concatenate([images[:each], images[each:]], axis=1)
+            axis.imshow(np.concatenate(list(images), axis=1), cmap="gray", vmin=0, vmax=255)
+            axis.set(xticks=[], yticks=[])
+            axis.set_ylabel(f"ε = {epsilon}", rotation=0, ha="right", va="center", fontsize=9)
+        figure.subplots_adjust(left=0.075, right=0.995, top=0.99, bottom=0.01, hspace=0.04)
+        figure.savefig(out / f"gallery-{name}.png", dpi=100, metadata={"Software": None})
+        plt.close(figure)
+
+
+PICTURES: tuple[Callable[[Path], None], ...] = (epsilons, gaussians, kernel, attributions, gallery)
 
 
 def main() -> None:
