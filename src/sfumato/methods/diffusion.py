@@ -57,7 +57,14 @@ class Diffusion(Denoised):
         paper="sfumato's own; base=none: Dockhorn et al. 2023, “Differentially Private Diffusion Models”",
         summary="A mixture, and a denoiser beside it that learns from noisy gradients what the mixture does not know.",
     )
-    TINY: ClassVar = {"rate": 1.0, "steps": 1, "levels": 1, "width": 4, "free_steps": 1, "stages": 2}
+    TINY: ClassVar = {
+        "rate": 1.0,
+        "steps": 1,
+        "levels": 1,
+        "width": 4,
+        "free_steps": 1,
+        "stages": 2,
+    }
 
     base: str = setting(
         "What is known before the denoiser: the mixture, or none, which is DPDM.",
