@@ -123,3 +123,35 @@ def test_a_codec_that_saw_the_private_set_is_refused():
         sfumato.fit("mixture", "digits:test", epsilon=1, delta=1e-5, codec=codec)
     with pytest.raises(BadInput, match="shape"):
         sfumato.fit("mixture", np.zeros((9, 4, 4), np.uint8), epsilon=1, delta=1e-5, codec=codec)
+
+
+class Remembers(torch.nn.Module):
+    """Adds up what it sees, in a buffer and in an attribute, and lets it slip into what it gives."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("seen", torch.zeros(64))
+        self.calls = 0
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        self.seen += rows.flatten(1).sum(0)
+        self.calls += 1
+        return rows.flatten(1)[:, :16] + 1e-3 * self.seen[:16] * (self.calls > 2)
+
+
+def test_a_network_keeps_nothing_of_the_rows_it_sees(tmp_path):
+    made = own_codec(
+        "remembers",
+        Remembers(),
+        lambda vectors: vectors.repeat(1, 4).view(-1, 1, 8, 8),
+        shape=(1, 8, 8),
+        dim=16,
+    )
+    first = made.encode(Batch(torch.rand(5, 1, 8, 8), None))
+    rows = torch.rand(7, 1, 8, 8)
+    alone = made.encode(Batch(rows, None))
+    assert first.shape == (5, 16)
+    # Whatever came before, the same rows give the same vectors, and nothing of them is saved.
+    made.encode(Batch(torch.rand(90, 1, 8, 8), None))
+    assert torch.equal(made.encode(Batch(rows, None)), alone)
+    assert not bool(made._tensors()["encoder.network.seen"].any())

@@ -6,7 +6,8 @@
 PUBLIC: the networks, which must have been made without the private records; `trained_on` is the operator's word. What is given
 is copied, put into evaluation mode and frozen, and tried on public noise: an encoder that mixes the rows of a batch (a batch norm
 that takes their mean), that draws (dropout), or that gives no finite vector of the stated size is refused. Longer vectors than
-`bound` are scaled down to it, here and again by the wall.
+`bound` are scaled down to it, here and again by the wall. A network forgets what it saw after every call; a plain function is the
+caller's word: it must keep nothing of its rows.
 
 A run keeps the weights and the name, no code: to load it, make the codec again under its name. The code is then the caller's
 word.
@@ -158,14 +159,19 @@ def own_facts(name: str) -> Facts:
 
 
 class _Frozen(nn.Module):
-    """A copy of a network in evaluation mode, and it stays there: in training mode a batch norm would mix the rows."""
+    """A copy of a network in evaluation mode, and it stays there: in training mode a batch norm would mix the rows.
+
+    Each call is answered by a replica that is thrown away: what a network writes down of the rows it sees, in a buffer or
+    elsewhere, is neither there for the next rows nor in the weights that a run keeps.
+    """
 
     def __init__(self, network: nn.Module) -> None:
         super().__init__()
         self.network = copy.deepcopy(network).cpu().eval().requires_grad_(False)
 
     def forward(self, rows: Tensor) -> Tensor:
-        return self.network(rows)
+        found: Tensor = copy.deepcopy(self.network)(rows)
+        return found
 
     def train(self, mode: bool = True) -> Self:
         return self
