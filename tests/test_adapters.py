@@ -158,6 +158,8 @@ def test_pictures_are_brought_to_the_stated_size_and_colour():
     assert made.schema.shape == (3, 6, 6)
     assert (made.images[0] == np.array([255, 0, 0])[:, None, None]).all()
     assert (made.images[1] == 255).all()  # transparent: on white
+    padded = as_dataset(wide[:1], schema=Schema(kind="images", shape=(3, 6, 6), fit="pad"))
+    assert (padded.images[0, 0, 1:5] == 255).all() and not padded.images[0, 0, [0, 5]].any()
     deep = [Image.fromarray(np.full((5, 5), 2048, np.uint16))]
     twelve = as_dataset(deep, image_size=5, channels=1, bits=12)
     assert (twelve.images == 128).all()

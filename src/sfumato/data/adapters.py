@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -24,8 +25,9 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 from torch.utils.data import Dataset as TorchDataset
 
 from sfumato.data.dataset import Dataset, stated_range
+from sfumato.data.decoding import on_white, shaped
 from sfumato.data.loading import load
-from sfumato.data.schema import Schema, ValueRange, class_names
+from sfumato.data.schema import Fit, Schema, ValueRange, class_names
 from sfumato.data.sources import Array, Scale, eight_bits, unsettled
 from sfumato.data.tables import encode_columns
 from sfumato.errors import BadInput
@@ -474,14 +476,13 @@ def _stacked(rows: Iterable[Any], facts: _Facts) -> Array:
         raise BadInput("The data holds no rows; pass at least one.")
     if isinstance(first[0], Image.Image):
         shape, stated = facts.shape, facts.value_range
+        fit: Fit = "stretch"
         if facts.schema is not None:
-            stated = facts.schema.value_range
-        made = [pixels_of(picture, shape, stated) for picture in _chain(first, rows)]
+            stated, fit = facts.schema.value_range, facts.schema.fit
+        made = [pixels_of(picture, shape, stated, fit) for picture in _chain(first, rows)]
         facts.value_range = None  # they are bytes now
         if facts.schema is not None:
-            facts.schema = Schema(
-                kind="images", shape=facts.schema.shape, classes=facts.schema.classes
-            )
+            facts.schema = replace(facts.schema, value_range=None)
         facts.image_size = facts.channels = None
         return np.stack(made)
     found = [
@@ -498,11 +499,12 @@ def _chain(first: list[Any], rest: Iterator[Any]) -> Iterator[Any]:
     yield from rest
 
 
-def pixels_of(picture: Any, shape: tuple[int, ...], stated: ValueRange | None = None) -> Array:
-    """A picture of Pillow's as uint8 (C, H, W): upright, on white if transparent, gray or RGB, resized."""
+def pixels_of(
+    picture: Any, shape: tuple[int, ...], stated: ValueRange | None = None, fit: Fit = "stretch"
+) -> Array:
+    """A picture of Pillow's as uint8 (C, H, W): upright, on white if transparent, gray or RGB, brought to the size by `fit`."""
     if not isinstance(picture, Image.Image):
         raise BadInput("Some records are pictures and some are not; make them alike.")
-    channels, height, width = shape
     upright = ImageOps.exif_transpose(picture)
     mode = upright.mode
     if mode in ("LAB", "HSV"):
@@ -519,13 +521,4 @@ def pixels_of(picture: Any, shape: tuple[int, ...], stated: ValueRange | None = 
                 "A picture does not store numbers in the stated range; correct the range, or leave it out."
             )
         upright = Image.fromarray(eight_bits(Scale(*stated)(np.asarray(upright)).clip(0.0, 1.0)))
-    if upright.mode in ("RGBA", "LA", "PA", "RGBa", "La") or "transparency" in upright.info:
-        upright = upright.convert("RGBA")
-        upright = Image.alpha_composite(Image.new("RGBA", upright.size, "white"), upright)
-    if upright.mode == "CMYK":
-        upright = upright.convert("RGB")
-    upright = upright.convert("L" if channels == 1 else "RGB")
-    if upright.size != (width, height):
-        upright = upright.resize((width, height), Image.Resampling.BICUBIC)
-    pixels = np.asarray(upright)
-    return pixels[None] if channels == 1 else pixels.transpose(2, 0, 1)
+    return shaped(on_white(upright), shape, fit)

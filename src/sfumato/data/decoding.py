@@ -44,7 +44,6 @@ def decode(
     `value_range` says which stored numbers are black and white; `fallback` serves where the
     picture's header settles none. Where the picture is no file of its own, `content` are its bytes and `file` is what to call it.
     """
-    channels, height, width = shape
     try:
         with io.BytesIO(content) if content is not None else Path(file).open("rb") as stream:
             if Path(file).suffix.lower() in DICOM:
@@ -52,8 +51,7 @@ def decode(
                 picture = _of_dicom(file, stream, value_range or fallback)
             else:
                 picture = _of_pillow(file, stream, value_range, fallback)
-            picture = picture.convert("L" if channels == 1 else "RGB")
-            pixels = np.asarray(_fitted(picture, (width, height), fit))
+            return shaped(picture, shape, fit)
     except BadInput:
         raise
     # Pillow's decoders meet damage with a dozen kinds of exception, struct.error and IndexError among them.
@@ -61,7 +59,22 @@ def decode(
         raise BadInput(
             f"{file} is truncated, damaged or no picture; replace or remove it."
         ) from error
+
+
+def shaped(picture: Image.Image, shape: tuple[int, ...], fit: Fit = "stretch") -> Array:
+    """A picture of eight bits a channel as (C, H, W): gray or RGB, brought to the size by `fit`."""
+    channels, height, width = shape
+    picture = picture.convert("L" if channels == 1 else "RGB")
+    pixels = np.asarray(_fitted(picture, (width, height), fit))
     return pixels[None] if channels == 1 else pixels.transpose(2, 0, 1)
+
+
+def on_white(picture: Image.Image) -> Image.Image:
+    """Without transparency, and CMYK as RGB, which it must be before it is gray."""
+    if picture.mode in ("RGBA", "LA", "PA", "RGBa", "La") or ("transparency" in picture.info):
+        picture = picture.convert("RGBA")
+        picture = Image.alpha_composite(Image.new("RGBA", picture.size, "white"), picture)
+    return picture.convert("RGB") if picture.mode == "CMYK" else picture
 
 
 def _fitted(picture: Image.Image, size: tuple[int, int], fit: Fit) -> Image.Image:
@@ -105,12 +118,8 @@ def _of_pillow(
                 f"{file} holds several pictures; save each as a file of its own, since a file is one record."
             )
         picture = _bytes(file, head, opened, stated, fallback)
-        if picture.mode in ("RGBA", "LA", "PA", "RGBa", "La") or ("transparency" in picture.info):
-            picture = picture.convert("RGBA")
-            white = Image.new("RGBA", picture.size, "white")
-            picture = Image.alpha_composite(white, picture)
         picture.load()  # the stream is closed behind it
-        return picture.convert("RGB") if picture.mode == "CMYK" else picture
+        return on_white(picture)
 
 
 def _bytes(
