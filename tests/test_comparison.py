@@ -468,6 +468,24 @@ def test_a_ledger_holds_all_cells_together_to_one_limit_and_refuses_before_the_f
         compare(parse_config(config(seeds=[0, 1, 2])), tmp_path / "two", ledger=book)
 
 
+def test_cells_that_a_ledger_never_saw_are_not_taken_for_paid(tmp_path: Path, here: None) -> None:
+    book = tmp_path / "book"
+    compare(parse_config(config(seeds=[0])), tmp_path / "out")
+    DataSetLedger.make(book, Budget(epsilon=0.1, delta=1e-5)).close()
+    with pytest.raises(BudgetExceeded, match="The 1 fits"):
+        compare(parse_config(config(seeds=[0])), tmp_path / "out", ledger=book)
+
+
+def test_a_number_too_large_is_not_no_privacy(tmp_path: Path) -> None:
+    path = tmp_path / "c.toml"
+    path.write_text('data = "digits"\nepsilons = [1e999]\ndelta = 1e-5\n[methods.merf]\n')
+    with pytest.raises(BadInput, match="too large for a number; write inf"):
+        read_config(path)
+    path.write_text('data = "digits"\nepsilons = [inf]\ndelta = 1e-5\n[methods.merf]\n')
+    assert read_config(path).epsilons == (float("inf"),)
+
+
 def test_a_comparison_under_a_ledger_stays_on_its_machine(tmp_path: Path) -> None:
+    DataSetLedger.make(tmp_path / "book", Budget(epsilon=1.0, delta=1e-5)).close()
     with pytest.raises(BadInput, match="one machine"):
         compare(parse_config(config()), tmp_path / "out", engine="ray", ledger=tmp_path / "book")

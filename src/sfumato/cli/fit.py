@@ -593,6 +593,8 @@ def sample(
 ) -> None:
     """Draw synthetic records from a finished RUN; this spends nothing, however many are drawn.
 
+    PATH.origin.json, beside them, says which run they are of: `card` and `report --release` ask for it.
+
     \b
     Example:
       sfumato sample runs/first -n 60000 --out synthetic.npz
@@ -604,6 +606,7 @@ def sample(
     """
     from sfumato.data.writers import check_format
     from sfumato.methods import SavedRun, load
+    from sfumato.report.origin import write_origin
 
     if engine is not None or shard_size is not None:
         _sample_shards(run, n, out, seed, keep, shard_size, engine, overwrite, quiet)
@@ -617,6 +620,7 @@ def sample(
         synthetic = synthesizer.sample(n, seed=seed, keep=keep)
         stage.advance(n)
     synthetic.save(out)
+    write_origin(run, out, n=n, seed=seed)
     warn_not_private(synthesizer.statement_)
     click.echo(
         out
@@ -639,6 +643,7 @@ def _sample_shards(
     from sfumato.data.writers import is_file_format
     from sfumato.methods import SavedRun
     from sfumato.methods.shards import SHARD_SIZE, sample_shards
+    from sfumato.report.origin import write_origin
 
     if is_file_format(out) or overwrite:
         raise BadInput(
@@ -652,6 +657,7 @@ def _sample_shards(
         sample_shards(
             run, out, n, seed=seed, keep=keep, size=size, engine=engine, on_records=stage.advance
         )
+    write_origin(run, out, n=n, seed=seed)
     click.echo(
         out
         if quiet

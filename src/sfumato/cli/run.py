@@ -6,7 +6,13 @@ from pathlib import Path
 
 import click
 
-from sfumato.cli.options import debug_option, json_option, out_option, run_argument
+from sfumato.cli.options import (
+    debug_option,
+    json_option,
+    out_option,
+    run_argument,
+    warn_not_private,
+)
 from sfumato.cli.printing import print_json
 from sfumato.errors import BadInput, RunConflict
 
@@ -71,4 +77,5 @@ def export(run: Path, out: Path | None) -> None:
         else:
             export_to(saved, out)
         names = ", ".join(saved.exports())
+        warn_not_private(saved.statement)
     click.echo(f"Wrote {names} in {out or run}.")

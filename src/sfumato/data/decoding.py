@@ -8,6 +8,7 @@ pixels. A damaged picture is named by its path and nothing else.
 from __future__ import annotations
 
 import io
+import logging
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +29,8 @@ SUFFIXES = PILLOW | DICOM
 # What those endings promise; a file of another kind under such a name is refused, not tried.
 _FORMATS = ("PNG", "JPEG", "BMP", "DIB", "GIF", "WEBP", "TIFF", "PPM")
 _HEAD = 4096  # bytes of a file in which its depth stands
+# At its lowest level Pillow logs what stands in a header: an artist, a patient.
+logging.getLogger("PIL").setLevel(logging.CRITICAL)
 
 
 def decode(

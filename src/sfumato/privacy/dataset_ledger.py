@@ -191,6 +191,11 @@ class DataSetLedger(Database):
         return self.folder / LEDGER
 
     @property
+    def name(self) -> str:
+        """A random one: what is filed under it was paid for here."""
+        return self._name
+
+    @property
     def limit(self) -> Budget:
         return self._limit
 

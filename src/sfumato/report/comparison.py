@@ -97,13 +97,22 @@ def read_config(path: Path | str) -> Config:
     path = as_path(path)
     try:
         check_file(path)
-        return parse_config(tomllib.loads(path.read_text(encoding="utf-8")))
+        text = path.read_text(encoding="utf-8")
+        return parse_config(tomllib.loads(text, parse_float=_spelt_out))
     except OSError as error:
         raise BadInput(f"Cannot read {path}: {error.strerror}; check the path.") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise BadInput(f"{path} is not TOML ({error}); correct it there.") from error
     except BadInput as error:
         raise BadInput(f"{path}: {error}") from error
+
+
+def _spelt_out(number: str) -> float:
+    """ε = ∞ stands for no privacy, so it is written inf; a number that is too large for one is a mistake."""
+    found = float(number)
+    if math.isinf(found) and "inf" not in number:
+        raise BadInput(f"{number} is too large for a number; write inf if that is meant.")
+    return found
 
 
 def parse_config(given: Mapping[str, Any]) -> Config:

@@ -93,7 +93,7 @@ def compare(
     schema, size = schema_of(config.train, **config.facts)
     metrics = _metric_names(config, schema)
     _check_plans(config, schema, progress)
-    grid = _grid(config, metrics)
+    grid = _grid(config, metrics, _name_of(ledger))
     cells = {key: cell for key, _, cell in grid}
     done = {key: found for key in cells if (found := _kept(out / "cells" / f"{key}.json"))}
     waiting = {key: cell for key, cell in cells.items() if key not in done}
@@ -251,8 +251,10 @@ def _budget(epsilon: float | None, delta: float, neighbours: str) -> Budget:
     return Budget(epsilon=epsilon, delta=delta, neighbours=relation)
 
 
-def _grid(config: Config, metrics: Sequence[str]) -> list[tuple[str, str, Cell]]:
-    """Key, shown name and content of every cell."""
+def _grid(
+    config: Config, metrics: Sequence[str], ledger: str | None = None
+) -> list[tuple[str, str, Cell]]:
+    """Key, shown name and content of every cell; what was paid for in a ledger is filed by it, apart from what was not."""
     changed = [_changed(config.train), _changed(config.test)]
     grid = []
     for name, epsilon, seed in product(config.variants, config.epsilons, config.seeds):
@@ -266,7 +268,8 @@ def _grid(config: Config, metrics: Sequence[str]) -> list[tuple[str, str, Cell]]
         if config.keep != 1:
             cell |= {"keep": config.keep}
         public = _changed(variant.public) if variant.public else []
-        text = json.dumps([FORMAT, __version__, cell, changed, public], sort_keys=True)
+        paid = [] if ledger is None else [ledger]
+        text = json.dumps([FORMAT, __version__, cell, changed, public, *paid], sort_keys=True)
         grid.append((hashlib.sha256(text.encode()).hexdigest()[:32], name, cell))
     return grid
 

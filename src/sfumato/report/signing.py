@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from sfumato.errors import BadInput
-from sfumato.files import read_json, sha256_of
+from sfumato.files import read_json
 from sfumato.methods import MethodInfo, SavedRun, list_methods
 from sfumato.methods.run import GENERATOR
 from sfumato.published import BADGE
+from sfumato.report.origin import checked_hash
 from sfumato.report.verify import verify
 from sfumato.report.words import bound, guess, power
 
@@ -116,21 +117,8 @@ def fingerprints(run: SavedRun, files: Sequence[Path]) -> dict[str, str]:
     if run.finished:
         found[GENERATOR] = hashlib.sha256(run.generator).hexdigest()
     for path in files:
-        found[path.name] = _hash_of(path)
+        found[path.name] = checked_hash(run, path)
     return found
-
-
-def _hash_of(path: Path) -> str:
-    """Of a folder, the hash of what `sha256sum` prints of its files in the order of their names."""
-    if not path.exists():
-        raise BadInput(f"There is no {path} to release; give a file or folder that `sample` made.")
-    if path.is_file():
-        return sha256_of(path)
-    files = sorted(p for p in path.rglob("*") if p.is_file())
-    if not files:
-        raise BadInput(f"{path} is empty; give a file or folder that `sample` made.")
-    lines = "".join(f"{sha256_of(p)}  {p.relative_to(path).as_posix()}\n" for p in files)
-    return hashlib.sha256(lines.encode()).hexdigest()
 
 
 def audited(run: SavedRun, file: Path | None) -> dict[str, Any] | None:
