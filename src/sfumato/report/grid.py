@@ -217,6 +217,13 @@ def _check_plans(config: Config, schema: Any, progress: Progress) -> None:
             raise BadInput(f"[methods.{name}] {error}") from error
 
 
+def _name_of(ledger: Path | str | None) -> str | None:
+    if ledger is None:
+        return None
+    with DataSetLedger(ledger) as book:
+        return book.name
+
+
 def _check_ledger(folder: Path, cells: Collection[Cell], schema: Schema, size: int | None) -> None:
     """Raise unless the ledger has room for all these cells together; reads no row and reserves nothing."""
     charges: list[Charge] = []
