@@ -253,7 +253,7 @@ class Denoised(Method):
         self.finish(run)
 
     def usual_start(self, budget: Budget) -> float:
-        """Where nothing is said: a level that hides edges and leaves shapes; the less is learnt, the more of the start is kept."""
+        """Where nothing is said: a level that hides edges and leaves shapes; the less is learnt, the lower."""
         return min(self.high, 0.8 if gaussian_noise(budget) < _QUIET else 0.6)
 
     # -- samples -------------------------------------------------------------------------------------------------
