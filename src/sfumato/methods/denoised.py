@@ -125,7 +125,7 @@ class Denoised(Method):
         "Steps in which a sample's noise is taken away.", default=7, low=1, high=10_000
     )
     fresh: float = setting(
-        "Share of the noise that is drawn anew after each of these steps: more looks more real, and less varied.",
+        "Share of the noise that is drawn anew after each of these steps.",
         default=0.5,
         low=0,
         high=1,
