@@ -4,7 +4,7 @@
 
 x is a picture of pixels in [−1, 1] with noise of deviation s, M its posterior mean under the prior, in closed form, F the network
 (`methods.denoising`).
-Samples are starts with noise that is taken away in a few steps; what is left of it after each is drawn anew (`fresh`).
+Samples are starts with noise that is taken away in a few steps; after each, half of what is left is drawn anew.
 
 The kind (`Denoised`) owns settings, the steps, their loss and the sampler; a method gives the prior, the starts, and what is
 known before the steps. Private: the records, in the paid steps only.
@@ -38,6 +38,7 @@ from sfumato.privacy.query import gaussian_noise, plan
 STEPS = "denoiser gradients"
 # At r = records ÷ noise of a single sum (`capacity`): 16,000 is 60,000 records at ε = 1. Steps that served there and at ε = 10.
 _USUAL, _USUAL_STEPS, _POWER = 16_000.0, 100.0, 0.9
+_QUIET = 2.0  # noise multiplier of a single sum; ε = 1 has 3.7, ε = 10 has 0.5
 _LEAST_SAMPLE = 128  # records in a step, where noise sets no limit
 _LEAST_STEPS = 20  # fewer would leave more noise in the network than they teach it
 
@@ -116,7 +117,7 @@ class Denoised(Method):
     )
     high: float = setting("Largest noise level that is learnt.", default=1.5, above=0)
     start: float | None = setting(
-        "Noise level that samples start from; none for auto: 0.6, or where they start from noise alone high.",
+        "Noise level that samples start from; none for auto: 0.8, 0.6 at a small ε, and high where there is nothing but noise.",
         default=None,
         above=0,
     )
@@ -125,7 +126,7 @@ class Denoised(Method):
     )
     fresh: float = setting(
         "Share of the noise that is drawn anew after each of these steps.",
-        default=1.0,
+        default=0.5,
         low=0,
         high=1,
     )
@@ -248,13 +249,12 @@ class Denoised(Method):
             adam.step()
             move_average(ema, network, self.decay)
         self.denoiser_ = ema.eval()
-        self.begin_ = self.start or self.usual_start
+        self.begin_ = self.start or self.usual_start(data.budget)
         self.finish(run)
 
-    @property
-    def usual_start(self) -> float:
-        """Where nothing is said: a level that hides edges and leaves shapes."""
-        return min(self.high, 0.6)
+    def usual_start(self, budget: Budget) -> float:
+        """Where nothing is said: a level that hides edges and leaves shapes; the less is learnt, the lower."""
+        return min(self.high, 0.8 if gaussian_noise(budget) < _QUIET else 0.6)
 
     # -- samples -------------------------------------------------------------------------------------------------
 

@@ -116,9 +116,8 @@ class Diffusion(Denoised):
     def looks(self) -> int:
         return 1 if self.base == "none" else 2
 
-    @property
-    def usual_start(self) -> float:
-        return self.high if self.base == "none" else super().usual_start
+    def usual_start(self, budget: Budget) -> float:
+        return self.high if self.base == "none" else super().usual_start(budget)
 
     def begin(self, labels: Tensor, random: torch.Generator) -> Tensor:
         if self.base == "none":
