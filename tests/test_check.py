@@ -272,7 +272,7 @@ def test_methods_that_need_public_data_are_told_with_such_data_only():
     without = {o.method for o in expect(schema, 1000, budget).outlooks}
     assert "mixture" in without and "dre" not in without and "llm" not in without
     table = {o.method for o in expect(SHOP, 1000, budget).outlooks}
-    assert table == {"mixture", "merf", "hp"}
+    assert {"mixture", "merf", "hp"} <= table and not table & {"gan", "mge", "llm"}
 
 
 def test_the_band_holds_what_digits_gave():

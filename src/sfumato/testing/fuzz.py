@@ -1209,6 +1209,12 @@ def _fetch_nothing() -> None:
 
     for tool in ("run_tool", "ask_tool", "download"):
         setattr(fetch, tool, refuse)
+    # A page that is served waits for whoever looks at it: here it is made ready, and nobody comes.
+    with contextlib.suppress(ImportError):
+        server: Any = importlib.import_module("uvicorn").Server
+        server.run = lambda *_, **__: None
+    browser: Any = importlib.import_module("webbrowser")
+    browser.open = lambda *_, **__: False
 
 
 def fuzz(
