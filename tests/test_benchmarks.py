@@ -12,6 +12,7 @@ from types import ModuleType
 import pytest
 
 from sfumato.report.comparison import read_config
+from sfumato.report.reproduce import table_names
 
 ROOT = Path(__file__).parents[1]
 BENCHMARKS = ROOT / "benchmarks"
@@ -65,6 +66,9 @@ def test_every_command_names_files_that_are_there():
         for command in entry["commands"]:
             python, *arguments = shlex.split(command)
             assert python == "python"
+            if arguments[:3] == ["-m", "sfumato", "reproduce"]:
+                assert arguments[3] in table_names()
+                continue
             named = [a for a in arguments if a.endswith((".py", ".toml"))]
             assert named
             assert [a for a in named if not (ROOT / a).exists()] == []

@@ -89,12 +89,12 @@ def test_one_optimiser_moves_the_generator_down_and_the_critic_up() -> None:
 def test_the_critic_finds_where_the_generator_is_wrong() -> None:
     found = objective()
     optimiser = torch.optim.SGD([found.scales], lr=0.5)
-    before = float(found.loss(0, torch.Generator().manual_seed(1)))
+    before = float(found.loss(0, torch.Generator().manual_seed(1)).detach())
     for step in range(30):
         optimiser.zero_grad()
         found.loss(0, torch.Generator().manual_seed(step)).backward()
         optimiser.step()
-    after = float(found.loss(0, torch.Generator().manual_seed(1)))
+    after = float(found.loss(0, torch.Generator().manual_seed(1)).detach())
     assert after > 1.1 * before
     # Frequencies along the coordinate that is wrong tell more than those across.
     assert abs(float(found.scales[0].detach())) > abs(float(found.scales[1].detach()))

@@ -18,7 +18,7 @@ from sfumato.report.comparison import parse_config
 from sfumato.report.export import Table, as_latex, as_markdown, latex
 from sfumato.report.grid import run_cell
 from sfumato.report.papers import all_published
-from sfumato.report.reproduce import read_table, reproduce, table_names
+from sfumato.report.reproduce import part_of, read_table, reproduce, table_names
 
 # Of every paper at least one: S2, S4, and of the thesis (S3) A, B, C and D.
 QUICK = ("llm/text", "merf/table-3", "hp/table-1", "mepf/table-10", "mge/table-1", "dpaf/table-1")
@@ -135,6 +135,19 @@ def test_the_command_prints_the_table_and_says_that_quick_is_no_result(tmp_path:
     assert "0.769" in done.output and "QUICK" in done.output
     assert "The paper's protocol: mean of 5 runs" in done.output
     assert r"\begin{tabular}" in tex.read_text() and "QUICK" in tex.read_text()
+
+
+def test_a_part_of_a_table_has_the_cells_of_the_whole() -> None:
+    whole = read_table("merf/table-3")
+    part = part_of(whole, seeds=2, data="fashion-mnist")
+    (config,) = part.grids
+    assert config.seeds == (1, 2) and part.beside == ("fashion-mnist",)
+    keys = {key for key, *_ in grid._grid(config, ["x"])}
+    assert keys < {key for key, *_ in grid._grid(whole.grids[1], ["x"])}
+    (only,) = part_of(read_table("hp/table-7"), only="DP-HP,PrivBayes", data="adult").grids
+    assert set(only.variants) == {"DP-HP", "DP-MERF (as run for DP-HP)"}  # both names hold it
+    with pytest.raises(BadInput, match="its methods are DP-MERF"):
+        part_of(whole, only="PrivBayes")
 
 
 def test_the_list_names_every_file_and_a_wrong_name_gets_a_sentence() -> None:

@@ -28,6 +28,9 @@ from sfumato.errors import BadInput
     is_flag=True,
     help="Few steps, samples and seeds: to see in minutes that it runs. The numbers are no results.",
 )
+@click.option("--seeds", type=click.IntRange(1), help="Only the first so many seeds.")
+@click.option("--only", default="", metavar="WORD,…", help="Only methods whose names hold a word.")
+@click.option("--data", default="", metavar="NAME,…", help="Only these data sets.")
 @out_option(
     "FOLDER",
     "Where comparisons and finished cells are kept.  [default: runs/reproduce/NAME]",
@@ -48,6 +51,9 @@ def reproduce(
     table: str | None,
     listed: bool,
     quick: bool,
+    seeds: int | None,
+    only: str,
+    data: str,
     out: Path | None,
     jobs: int | None,
     engine: str | None,
@@ -59,18 +65,20 @@ def reproduce(
     """Make a table of one of the papers again, by the paper's settings and protocol, and print ours beside it.
 
     Most take hours on a small machine: interrupt it at any time and type the same command again, finished cells are
-    kept. Below the table stand both protocols and all that is known to differ. FOLDER gets reproduction.md, .tex and
-    .json, and a comparison for each data set. The numbers are computed on real data and not covered by ε.
+    kept; or take a part by --seeds, --only and --data, and more of it later in the same folder. Below the table stand
+    both protocols and all that is known to differ. FOLDER gets reproduction.md, .tex and .json, and a comparison for
+    each data set. The numbers are computed on real data and not covered by ε.
 
     \b
     Example:
       sfumato reproduce --list
       sfumato reproduce merf/table-3 --quick
       sfumato reproduce merf/table-3 --latex table.tex
+      sfumato reproduce merf/marginals --only PrivBayes --data adult-discrete --seeds 1
     """
     from sfumato.report import comparison
     from sfumato.report.export import export
-    from sfumato.report.reproduce import COLUMNS, as_table, read_table, table_names
+    from sfumato.report.reproduce import COLUMNS, as_table, part_of, read_table, table_names
     from sfumato.report.reproduce import reproduce as run
 
     if listed or table is None:
@@ -82,7 +90,7 @@ def reproduce(
         if not listed:
             raise BadInput("No table is named; type sfumato reproduce NAME, with one of the above.")
         return
-    wanted = read_table(table, quick=quick)
+    wanted = part_of(read_table(table, quick=quick), seeds=seeds, only=only, data=data)
     if out is None:
         stem = Path(table).name.removesuffix(".toml") if table.endswith(".toml") else table
         out = Path("runs/reproduce") / f"{stem.replace('/', '-')}{'-quick' if quick else ''}"

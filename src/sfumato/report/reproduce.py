@@ -20,7 +20,7 @@ from __future__ import annotations
 import math
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -139,6 +139,28 @@ def read_table(name: str, *, quick: bool = False) -> PaperTable:
         return _table(name, _parsed(text), quick)
     except BadInput as error:
         raise BadInput(f"{name}: {error}") from error
+
+
+def part_of(
+    table: PaperTable, *, seeds: int | None = None, only: str = "", data: str = ""
+) -> PaperTable:
+    """The table with its first `seeds` seeds, the methods whose names hold one of the words of `only`, and these data sets.
+
+    Cells are those of the whole table: whoever has time later goes on with it in the same folder.
+    """
+    grids, beside = [], []
+    for grid, theirs in zip(table.grids, table.beside, strict=True):
+        chosen = {n: v for n, v in grid.variants.items() if any(w in n for w in only.split(","))}
+        if chosen and (not data or grid.data in data.split(",")):
+            grids.append(replace(grid, variants=chosen, seeds=grid.seeds[:seeds]))
+            beside.append(theirs)
+    if not grids:
+        names = ", ".join(dict.fromkeys(name for grid in table.grids for name in grid.variants))
+        sets = ", ".join(dict.fromkeys(grid.data for grid in table.grids))
+        raise BadInput(
+            f"Nothing is left of {table.name}; its methods are {names}, its data {sets}."
+        )
+    return replace(table, grids=tuple(grids), beside=tuple(beside))
 
 
 def _parsed(text: str) -> dict[str, Any]:
