@@ -2,7 +2,7 @@
 # Needs: Python 3.11 or newer, make, git, and a package registry that pip can reach.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test wheel-test lint docs bench clean distclean setup setup-run setup-docs
+.PHONY: help demo test wheel-test lint docs tutorials bench clean distclean setup setup-run setup-docs
 
 VENV := .venv
 PY := $(VENV)/bin/python
@@ -99,6 +99,9 @@ docs: setup-docs ## build the documentation into site/
 	@"$(PY)" -m sfumato schema json > docs/sfumato-schema.json
 	@NO_MKDOCS_2_WARNING=1 "$(PY)" -m mkdocs build --strict --quiet
 	@echo "The documentation is in site/; open site/index.html."
+
+tutorials: setup ## run the notebooks of docs/tutorials and write their pages anew (minutes)
+	@"$(PY)" benchmarks/tutorials.py
 
 bench: setup ## measure speed and accuracy (long; BENCH_ARGS="NAME …" for some, --results only writes RESULTS.md)
 	@"$(PY)" benchmarks/run.py $(BENCH_ARGS)

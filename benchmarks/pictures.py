@@ -20,6 +20,7 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 import numpy as np
 import torch
+from PIL import Image
 from torch import Tensor, nn
 
 import sfumato
@@ -27,6 +28,8 @@ from sfumato.methods import get_method
 from sfumato.privacy import Budget, Charge, GradientSum, Ledger, PrivateData, calibrate
 
 HERE = Path(__file__).parent
+EPSILONS = (10, 3, 1, 0.2)
+GALLERY = ("digits", "chest-xray", "mnist", "fashion-mnist")
 
 
 def epsilons(out: Path) -> None:
@@ -170,29 +173,26 @@ def attributions(out: Path) -> None:
 
 
 def gallery(out: Path) -> None:
-    wanted = (10, 3, 1, 0.2)
-    for name in "digits", "chest-xray", "mnist", "fashion-mnist":
-        data, delta = sfumato.load(f"{name}:train"), 1e-5
-        classes = data.schema.n_classes
-        each = 20 // classes  # as many of each class as fill a row of twenty
-        height, width = data.schema.shape[1:]
-        rows = len(wanted) * (1 if width < 64 else 2)
-        figure, axes = plt.subplots(
-            len(wanted), 1, figsize=(10, rows * 10 * 0.92 / 20 * height / width + 0.1)
-        )
-        for axis, epsilon in zip(axes, wanted, strict=True):
-            budget = Budget(epsilon=epsilon, delta=delta)
-            labels = np.repeat(np.arange(classes), each)
-            made = sfumato.Mixture(seed=0).fit(data, budget).sample(labels=labels, seed=0)
-            images = made.images[:, 0]
-            if width >= 64:  # two rows of ten: one a class of two
-                images = np.concatenate([images[:each], images[each:]], axis=1)
-            axis.imshow(np.concatenate(list(images), axis=1), cmap="gray", vmin=0, vmax=255)
+    for name in GALLERY:
+        data = sfumato.load(f"{name}:train")
+        classes, (height, width) = data.schema.n_classes, data.schema.shape[1:]
+        lines = 2 if classes == 2 else 1  # twenty samples an ε: in one line, or a line a class
+        labels = np.repeat(np.arange(classes), 20 // classes)
+        size = (10, len(EPSILONS) * lines**2 * 9.2 / 20 * height / width + 0.1)
+        figure, axes = plt.subplots(len(EPSILONS), 1, figsize=size)
+        for axis, epsilon in zip(axes, EPSILONS, strict=True):
+            model = sfumato.Mixture(seed=0).fit(data, Budget(epsilon=epsilon, delta=1e-5))
+            images = model.sample(labels=labels, seed=0).images[:, 0]
+            rows = [np.concatenate(list(line), axis=1) for line in np.split(images, lines)]
+            axis.imshow(np.concatenate(rows), cmap="gray", vmin=0, vmax=255)
             axis.set(xticks=[], yticks=[])
             axis.set_ylabel(f"ε = {epsilon}", rotation=0, ha="right", va="center", fontsize=9)
         figure.subplots_adjust(left=0.075, right=0.995, top=0.99, bottom=0.01, hspace=0.04)
         figure.savefig(out / f"gallery-{name}.png", dpi=100, metadata={"Software": None})
         plt.close(figure)
+        with Image.open(out / f"gallery-{name}.png") as made:  # gray: a third of the size
+            gray = made.convert("L")
+        gray.save(out / f"gallery-{name}.png", optimize=True)
 
 
 PICTURES: tuple[Callable[[Path], None], ...] = (epsilons, gaussians, kernel, attributions, gallery)

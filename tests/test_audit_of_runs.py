@@ -177,6 +177,16 @@ def test_products_filed_rows_and_sampled_steps_are_watched_too():
     assert gradients.scored and gradients.numbers == 6 * gradients.charge.dimension
 
 
+def test_a_plan_that_follows_the_number_of_records_is_told_the_walls_number():
+    """Half of the canaries are away, and under zero-out nobody may see it: neither the promise nor what is asked."""
+    budget, data = Budget(epsilon=8.0, delta=1e-5), small_images()
+    plans = [Mixture().promise(data.schema, budget, size=n).charges for n in (120, 180)]
+    assert len(plans[0]) < len(plans[1])
+    found = audit_method(Mixture(), data, budget, canaries=120, samples=100)
+    assert found.passed, found.sentences()
+    assert [a.charge.label for a in found.answers] == [c.label for c in plans[1]]
+
+
 def test_own_gradients_are_those_that_the_wall_adds():
     """The parts that scores are made of are, together, the wall's own sum."""
     from sfumato.privacy import GradientSum

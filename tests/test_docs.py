@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import importlib
+import pydoc
 import re
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
+import sfumato
 from sfumato.cli.main import app
 from sfumato.methods import find_methods
 
@@ -34,3 +37,25 @@ def test_the_page_of_settings_is_made_of_the_declarations():
     assert "| `order` | `100`, ε = 0.3 | `100` | S3:2754 |" in page.stdout
     for cls in find_methods().values():
         assert all(f"| `{s.name}` | {s.wanted} |" in made.stdout for s in cls.settings())
+
+
+NAMED = re.findall(
+    r"^::: (\S+)$", "\n".join(p.read_text() for p in (ROOT / "docs" / "api").glob("*.md")), re.M
+)
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_the_reference_names_public_things_that_explain_themselves(name):
+    assert not any(part.startswith("_") for part in name.split("."))
+    found = pydoc.locate(name)
+    if found is None:  # loaded on first use
+        home, _, last = name.rpartition(".")
+        found = getattr(importlib.import_module(home), last)
+    assert found.__doc__
+    assert len(NAMED) == len(set(NAMED))
+
+
+def test_every_name_at_the_top_of_the_package_is_in_the_reference():
+    methods = {cls.__name__ for cls in find_methods().values()}
+    wanted = {f"sfumato.{name}" for name in set(sfumato.__all__) - methods if name[0] != "_"}
+    assert wanted <= set(NAMED)

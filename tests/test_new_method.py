@@ -67,7 +67,7 @@ def test_contributing_is_followed_to_the_letter(tmp_path):
         app, ["new-method", "my-means", "--kind", "sums", "--out", str(tmp_path)]
     )
     assert made.exit_code == 0, made.output
-    assert '[project.entry-points."sfumato.methods"]' in made.output
+    assert '[project.entry-points."sfumato.methods"]\n  my-means = "my_means"\n' in made.output
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_my_means.py"],
         cwd=tmp_path,

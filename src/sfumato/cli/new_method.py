@@ -64,7 +64,7 @@ def new_method(name: str, kind: str, out: Path) -> None:
     if not _is_clone(out):
         click.echo(
             "So that sfumato finds it, add to the package's pyproject.toml, and install the package:\n"
-            f'  [project.entry-points."sfumato.methods"]\n  {name} = "{_package(out)}.{_module(name)}"'
+            f'  [project.entry-points."sfumato.methods"]\n  {name} = "{_place(out, name)}"'
         )
 
 
@@ -87,7 +87,7 @@ def write_method(name: str, kind: str, out: Path) -> dict[str, Path]:
         "name": name,
         "Class": "".join(part.capitalize() for part in name.split("-")),
         "Title": name.replace("-", " ").capitalize(),
-        "module": f"{'sfumato.methods' if clone else _package(out)}.{module}".lstrip("."),
+        "module": f"sfumato.methods.{module}" if clone else _place(out, name),
     }
     for path, template in places.values():
         text = (_TEMPLATES / template).read_text(encoding="utf-8")
@@ -107,6 +107,10 @@ def _package(out: Path) -> str:
         parts.insert(0, folder.name)
         folder = folder.parent
     return ".".join(parts)
+
+
+def _place(out: Path, name: str) -> str:
+    return f"{_package(out)}.{_module(name)}".lstrip(".")
 
 
 def _module(name: str) -> str:

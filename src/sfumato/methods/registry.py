@@ -69,10 +69,12 @@ def find_methods() -> dict[str, type[Method]]:
 
 
 def list_methods() -> list[MethodInfo]:
+    """What `sfumato methods` shows of each method that is there, installed packages' among them."""
     return [cls.info for cls in find_methods().values()]
 
 
 def get_method(name: str) -> type[Method]:
+    """The class of a method by its name: `get_method("merf")` is `sfumato.Merf`."""
     if not isinstance(name, str):
         raise BadInput(f"A method's name is text, not {type(name).__name__}; see list_methods().")
     methods = find_methods()

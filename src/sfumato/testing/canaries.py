@@ -50,6 +50,7 @@ from sfumato.privacy import Budget, GradientSum, Neighbours, PrivateData, Record
 from sfumato.privacy.accounting import Charge
 from sfumato.privacy.bounding import BoundedSum, OuterSum, clipped, summand_of
 from sfumato.privacy.one_run import Guesses, claim_lower, epsilon_lower, guess
+from sfumato.privacy.units import size_of
 from sfumato.privacy.wall import PaidSteps
 from sfumato.progress import Progress
 
@@ -434,7 +435,11 @@ class Watch:
         def watched(rows: Dataset, *given: Any, **more: Any) -> Watched:
             return Watched(rows, *given, watch=self, **more)
 
-        with mock.patch.object(base, "PrivateData", watched):
+        def told(data: Dataset) -> int:
+            return self.size if self.budget.neighbours is Neighbours.ZERO_OUT else size_of(data)
+
+        # A plan may follow the number of records, and the wall tells it too: one number, for both.
+        with mock.patch.multiple(base, PrivateData=watched, size_of=told):
             yield
 
     def scores(self) -> Numbers:
