@@ -207,8 +207,11 @@ def load_like(
 
 
 def read_schema(file: Path) -> Schema:
-    """The schema in a JSON file."""
-    return schema_in(file, read_facts(file))
+    """The schema in a JSON file; a run's config.json has one too, so that a run can be repeated."""
+    facts = read_facts(file)
+    if isinstance(facts, dict) and "schema" in facts and "budget" in facts:
+        facts = facts["schema"]
+    return schema_in(file, facts)
 
 
 def schema_in(file: object, facts: Any) -> Schema:
