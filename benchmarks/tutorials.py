@@ -16,6 +16,7 @@ import socket
 import sys
 import tempfile
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 
 import nbformat
@@ -25,6 +26,7 @@ ROOT = Path(__file__).parent.parent
 TUTORIALS = ROOT / "docs" / "tutorials"
 NAMES = ("steward", "engineer", "researcher", "auditor")
 _SECONDS = 900  # of one cell, on a machine with other work to do
+_WIDTH = 100
 _COLOURS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
@@ -62,9 +64,14 @@ def _raw(output: Any) -> str:
 
 
 def _plain(text: str) -> str:
-    """Without colours, and of a line that was written over what stood there last."""
+    """Without colours; of a line that was written over what stood there last; and long sentences broken, tables not."""
     lines = _COLOURS.sub("", text).replace("\r\n", "\n").split("\n")
-    return "\n".join(line.rpartition("\r")[2].rstrip() for line in lines).strip("\n")
+    kept = (line.rpartition("\r")[2].rstrip() for line in lines)
+    broken = (
+        fill(line, _WIDTH, subsequent_indent="    ") if len(line) > _WIDTH + 20 else line
+        for line in kept
+    )
+    return "\n".join(broken).strip("\n")
 
 
 def source(code: str) -> str:

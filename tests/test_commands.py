@@ -41,6 +41,7 @@ NOT_RUN = {
     "--engine ray": "a cluster; test_ray_command.py starts one",
     "device=cuda": "a GPU",
     "ledger release-unused": "of a run that was killed; test_ledger_of_a_data_set.py kills one",
+    "studio runs": "serves until it is stopped; test_studio.py starts and stops one",
     "fit pixels": "of another package; test_plugin.py installs it",
     "methods pixels": "the same",
     "sample runs/pixels": "the same",

@@ -59,3 +59,16 @@ def test_every_name_at_the_top_of_the_package_is_in_the_reference():
     methods = {cls.__name__ for cls in find_methods().values()}
     wanted = {f"sfumato.{name}" for name in set(sfumato.__all__) - methods if name[0] != "_"}
     assert wanted <= set(NAMED)
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/index.md"])
+def test_numbers_with_a_spread_stand_in_what_the_benchmarks_printed(page):
+    printed = "\n".join(p.read_text() for p in (ROOT / "benchmarks" / "results").glob("*.md"))
+    text = (ROOT / page).read_text().replace(" %", "")
+    found = re.findall(r"\d+\.\d \(\d+\.\d–\d+\.\d", text)
+    assert found
+    assert [number for number in found if number not in printed] == []
+
+
+def test_the_first_page_is_two_screens():
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 90
