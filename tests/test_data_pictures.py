@@ -368,6 +368,34 @@ def test_a_tar_that_is_no_webdataset_is_refused(tmp_path, members, sentence):
         _ = load(file, image_size=4, channels=1, classes=2).images
 
 
+def labelled_tar(path, told, ending="cls"):
+    members = [(f"{n}.png", png(n)) for n in range(len(told))]
+    return write_tar(path, members + [(f"{n}.{ending}", text) for n, text in enumerate(told)])
+
+
+def test_a_cls_never_names_one_class_and_counts_another(tmp_path):
+    file = labelled_tar(tmp_path / "x.tar", [b"0", b"1", b"2"])
+    facts = {"image_size": 4, "channels": 1}
+    with pytest.raises(BadInput, match="could be a name or a place"):
+        load(file, **facts, classes=["1", "2", "3"])
+    for classes in (3, ["0", "1", "2"], ["7", "8", "9"]):
+        assert load(file, **facts, classes=classes).labels.tolist() == [0, 1, 2]
+    named = labelled_tar(tmp_path / "y.tar", [b"3", b"1", b"0"], "cls.txt")
+    assert load(named, **facts, classes=["1", "2", "3"]).labels.tolist() == [2, 0, -1]
+
+
+def test_a_label_of_any_size_that_is_no_class_is_none(tmp_path):
+    file = labelled_tar(tmp_path / "x.tar", [b"1", b"9" * 25, b"9" * 4000])
+    assert load(file, image_size=4, channels=1, classes=2).labels.tolist() == [1, -1, -1]
+    pictures = pa.array([{"bytes": png(1), "path": None}] * 2)
+    labels = pa.array([1, 2**64 - 1], pa.uint64())
+    pq.write_table(pa.table({"image": pictures, "label": labels}), tmp_path / "x.parquet")
+    found = load(tmp_path / "x.parquet", image_size=4, channels=1, classes=["n", "p"])
+    assert found.labels.tolist() == [1, -1]
+    with pytest.raises(BadInput, match="could be a name or a place"):
+        load(tmp_path / "x.parquet", image_size=4, channels=1, classes=["1", "0"])
+
+
 def test_a_compressed_or_cut_tar_is_refused(tmp_path):
     import gzip
 
