@@ -368,6 +368,58 @@ def test_a_tar_that_is_no_webdataset_is_refused(tmp_path, members, sentence):
         _ = load(file, image_size=4, channels=1, classes=2).images
 
 
+@pytest.mark.parametrize(
+    ("lines", "outcome"),
+    [
+        (["1.png,n"], "has no line"),
+        (["1.png,n", "b/1.png,i"], [0, 1]),
+        (["1,n", "b/1,i"], [0, 1]),
+        (["1.png,n", "1,i", "b/1.png,i"], "two lines"),
+        (["1.png,n", "b/1.png,i", "b/1,n"], "two lines"),
+    ],
+)
+def test_a_line_is_of_one_file_and_a_file_has_one_line(tmp_path, lines, outcome):
+    folder = tmp_path / "pictures"
+    (folder / "b").mkdir(parents=True)
+    (folder / "1.png").write_bytes(png(1))
+    (folder / "b" / "1.png").write_bytes(png(2))
+    (tmp_path / "told.csv").write_text("\n".join(["file,label", *lines, ""]))
+    data = load(folder, image_size=4, classes=["n", "i"], labels=f"{tmp_path}/told.csv")
+    if isinstance(outcome, str):
+        with pytest.raises(BadInput, match=outcome):
+            _ = data.labels
+    else:
+        assert data.labels.tolist() == outcome
+
+
+def test_a_line_that_fits_files_of_two_folders_is_refused(tmp_path):
+    for home in "ab":
+        (tmp_path / home).mkdir()
+        (tmp_path / home / "1.png").write_bytes(png(1))
+    (tmp_path / "told.csv").write_text("file,label\n1.png,n\n")
+    data = load(tmp_path, image_size=4, classes=["n", "i"], labels="told.csv")
+    with pytest.raises(BadInput, match="one line for .* and for another file"):
+        _ = data.labels
+
+
+def test_members_of_two_archives_are_told_by_lines_of_their_own(tmp_path):
+    shards = tmp_path / "shards"
+    shards.mkdir()
+    for shard in range(2):
+        write_tar(shards / f"s{shard}.tar", [("0.png", png(shard)), ("1.png", png(2 + shard))])
+    told = tmp_path / "told.csv"
+    facts = {"image_size": 4, "channels": 1, "unit": f"{told}:patient"}
+    told.write_text("file,patient\n0.png,A\n1.png,B\n")
+    with pytest.raises(BadInput, match="one line for .* and for another file"):
+        load(shards, **facts).units.codes(4)
+    names = [f"s{shard}.tar/{n}.png" for shard in range(2) for n in range(2)]
+    lines = [f"{name},{who}" for name, who in zip(names, "ABCA", strict=True)]
+    told.write_text("\n".join(["file,patient", *lines, ""]))
+    assert load(shards, **facts).units.codes(4).tolist() == [0, 1, 2, 0]
+    told.write_text("file,patient\n0.png,A\n1.png,B\n")
+    assert load(shards / "s0.tar", **facts).units.codes(2).tolist() == [0, 1]
+
+
 def labelled_tar(path, told, ending="cls"):
     members = [(f"{n}.png", png(n)) for n in range(len(told))]
     return write_tar(path, members + [(f"{n}.{ending}", text) for n, text in enumerate(told)])

@@ -245,6 +245,11 @@ class TarSource(PictureSource):
     def __len__(self) -> int:
         return len(self._members)
 
+    @property
+    def home(self) -> str:
+        """What the archive is called, beside others."""
+        return self._path.name
+
     def paths(self) -> Iterator[str]:
         return (member.name for member in self._members)
 
