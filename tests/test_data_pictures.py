@@ -420,6 +420,26 @@ def test_members_of_two_archives_are_told_by_lines_of_their_own(tmp_path):
     assert load(shards / "s0.tar", **facts).units.codes(2).tolist() == [0, 1]
 
 
+@pytest.mark.parametrize("kind", [tarfile.LNKTYPE, tarfile.SYMTYPE])
+def test_a_link_in_an_archive_is_refused(tmp_path, kind):
+    file = write_tar(tmp_path / "x.tar", [("a.png", png(1))])
+    with tarfile.open(file, "a") as archive:
+        link = tarfile.TarInfo("b.png")
+        link.type, link.linkname = kind, "a.png"
+        archive.addfile(link)
+    with pytest.raises(BadInput, match="b.png as a link"):
+        load(file, image_size=4, channels=1)
+
+
+def test_a_first_line_that_may_be_a_record_is_not_quoted(tmp_path):
+    (tmp_path / "1.png").write_bytes(png(1))
+    for spec in ("told.csv", "told.csv:label:file"):
+        (tmp_path / "told.csv").write_text("Smith.png,ill\n1.png,n\n")
+        with pytest.raises(BadInput, match="in its first line, the header") as refusal:
+            load(tmp_path, image_size=4, classes=["n", "ill"], labels=spec)
+        assert "Smith" not in str(refusal.value)
+
+
 def labelled_tar(path, told, ending="cls"):
     members = [(f"{n}.png", png(n)) for n in range(len(told))]
     return write_tar(path, members + [(f"{n}.{ending}", text) for n, text in enumerate(told)])
@@ -619,7 +639,11 @@ def test_tables_and_archives_behind_an_address(tmp_path, bucket):
         ("memory://bucket/nothing.tar", "nothing at memory://"),
         ("memory://bucket/x.npz", "copy it here"),
         ("nonsense://bucket/x", "Cannot read nonsense://"),
-        ("s3://user:secret@bucket/x.tar", "Cannot read|another package"),
+        ("s3://user:secret@bucket/x.tar", "The address s3://bucket/x.tar came with"),
+        ("ftp://u:sec/secret@h/x.csv", "The address ftp://h/x.csv came with"),
+        ("https://secret@h/x.csv", "environment"),
+        ("https://h/x.csv?sig=secret", "The address https://h/x.csv came with"),
+        ("filecache::ftp://u:secret@h/x.csv", "environment"),
     ],
 )
 def test_an_address_that_cannot_be_read_is_one_sentence(address, sentence):

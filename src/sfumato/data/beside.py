@@ -4,8 +4,8 @@
                       00001.png,normal,17
 
 The header is PUBLIC; the lines are PRIVATE, read when the rows are, and no error quotes a cell. What a file is told depends on
-the line that names it and on no other: a file without a line is refused by its path, and so is one with two, a line that names two
-files, and a table that names a file twice.
+the line that names it and on no other: a file without a line is refused by its path, and so is one with two, a line that names
+two files, and a table that names a file twice.
 Lines of files that are not there say nothing of anybody here and are passed over.
 """
 

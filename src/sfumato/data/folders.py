@@ -294,7 +294,14 @@ def _samples(path: Path, *, labelled: bool) -> list[_Member]:
         with path.open("rb") as stream, tarfile.open(fileobj=stream, mode="r:") as archive:
             for member in archive:
                 folder, _, name = member.name.rpartition("/")
-                if not member.isreg() or name.startswith("."):
+                if name.startswith("."):
+                    continue
+                if member.islnk() or member.issym():
+                    raise BadInput(
+                        f"{path} has {printable(member.name)} as a link to another file, whose record would count twice; pack "
+                        "the files themselves (tar --hard-dereference --dereference), each once."
+                    )
+                if not member.isreg():
                     continue
                 if member.issparse() or not 0 <= member.size <= size - member.offset_data:
                     raise tarfile.ReadError

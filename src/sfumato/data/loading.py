@@ -33,6 +33,7 @@ from sfumato.data.remote import (
     classes_below,
     is_address,
     pictures_below,
+    refuse_secrets,
 )
 from sfumato.data.schema import Fit, Schema, ValueRange, class_names, mistakes
 from sfumato.data.sources import (
@@ -383,6 +384,7 @@ def _check_spec(spec: object) -> None:
             f"A data set is given by its name or path, not by {type(spec).__name__}; for arrays use "
             "Dataset.from_arrays."
         )
+    refuse_secrets(spec)
     if "\0" in str(spec):
         raise BadInput("The path has a NUL character in it; correct it.")
 

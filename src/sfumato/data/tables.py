@@ -173,12 +173,14 @@ def _numbers(array: pa.Array, column: Column) -> Array:
 def _days(array: pa.Array, column: Column) -> Array:
     """Dates, moments, or text like 2024-12-31, as the number of the day."""
     plain, kind = pa.types, array.type
-    if not (plain.is_date(kind) or plain.is_timestamp(kind) or plain.is_string(kind)):
+    text = plain.is_string(kind) or plain.is_large_string(kind) or plain.is_string_view(kind)
+    if not (plain.is_date(kind) or plain.is_timestamp(kind) or text):
         raise BadInput(
             f"Column {column.name!r} holds dates by the schema and {kind} in the data; convert one of them."
         )
     try:
-        days = array.cast(pa.date32(), safe=False).cast(pa.int32()).cast(pa.float64())
+        plainly = array.cast(pa.string()) if text else array
+        days = plainly.cast(pa.date32(), safe=False).cast(pa.int32()).cast(pa.float64())
     except pa.ArrowException:
         raise BadInput(
             f"Column {column.name!r} holds something else than dates like 2024-12-31; convert it."
