@@ -344,3 +344,54 @@ def test_no_setting_of_a_method_is_called_as_an_argument_of_fit():
     taken |= set(inspect.signature(as_dataset).parameters)
     for cls in find_methods().values():
         assert not taken & {s.name for s in cls.settings()}
+
+
+class Told(TorchDataset):
+    def __init__(self, labels):
+        self.labels = labels
+
+    def __len__(self):
+        return len(self.labels)
+
+    def __getitem__(self, index):
+        return np.full((8, 8), index, np.uint8), self.labels[index]
+
+
+@pytest.mark.parametrize("last", [0, 1, "1", "0", 1.0, np.int8(1), torch.tensor(1)])
+def test_the_type_of_one_label_re_files_no_other_record(last):
+    wanted = [0, 0, 0, {"1": 0, "0": 1}.get(last, int(last))]
+    images = np.zeros((4, 8, 8), np.uint8)
+    for labels in ([0, 0, 0, last], pd.Series([0, 0, 0, last], dtype=object)):
+        assert as_dataset(images, labels, classes=["1", "0"]).labels.tolist() == wanted
+    if not isinstance(last, float):
+        assert as_dataset(Told([0, 0, 0, last]), classes=["1", "0"]).labels.tolist() == wanted
+
+
+TOLD = {"kind": "table", "columns": [{"name": "a", "kind": "numerical", "low": 0, "high": 9}]}
+
+
+@pytest.mark.parametrize("last", [1, "p", 1.0, np.uint8(1)])
+def test_the_type_of_one_label_beside_a_table_re_files_no_other_record(last):
+    schema = Schema.from_json({**TOLD, "label": "y", "classes": ["n", "p"]})
+    for y in ([0, 1, last], pd.Series([0, 1, last], dtype=object)):
+        assert as_dataset({"a": [1, 2, 3]}, y, schema=schema).labels.tolist() == [0, 1, 1]
+
+
+@pytest.mark.parametrize(
+    "y", [[0, 0, 1], [0, "1", "1"], np.array([0.0, 1, 1]), pa.array([0, 1, 1])]
+)
+def test_numbers_that_name_one_class_and_count_another_are_refused_beside_a_table(y):
+    schema = Schema.from_json({**TOLD, "label": "y", "classes": ["1", "0"]})
+    with pytest.raises(BadInput, match="could be a name or a place; pass the names"):
+        as_dataset({"a": [1, 2, 3]}, y, schema=schema)
+    named = as_dataset({"a": [1, 2, 3]}, ["0", "0", "1"], schema=schema)
+    assert named.labels.tolist() == [1, 1, 0]
+
+
+@pytest.mark.parametrize("wrong", [2, -1, 2**70, 0.5, np.nan, None, True, "x", [0]])
+def test_a_label_that_is_no_class_is_refused_wherever_it_stands(wrong):
+    schema = Schema.from_json({**TOLD, "label": "y", "classes": ["n", "p"]})
+    with pytest.raises(BadInput):
+        as_dataset(np.zeros((2, 8, 8), np.uint8), [0, wrong], classes=["n", "p"])
+    with pytest.raises(BadInput):
+        as_dataset({"a": [1, 2]}, [0, wrong], schema=schema)

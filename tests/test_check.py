@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 from PIL import Image
@@ -359,3 +361,57 @@ def test_labels_in_a_table_are_not_read_to_look_for_empty_classes(tmp_path):
     refuse_empty_folders(data)
     assert data._source._labels is None
     assert "No record of b" in " ".join(f.text for f in examine(data).findings)
+
+
+NUMBER = {"name": "a", "kind": "numerical", "low": 0, "high": 9}
+
+
+def described(home: Path, column: dict[str, Any]) -> None:
+    facts = {"kind": "table", "columns": [column]}
+    (home / "t.schema.json").write_text(json.dumps(facts))
+
+
+@pytest.mark.parametrize(
+    ("column", "cells", "topic"),
+    [
+        ({**NUMBER, "type": "integer"}, ["1", "inf", "3"], "range"),
+        ({**NUMBER, "type": "integer"}, ["1", "-nan", "3"], "missing"),
+        ({**NUMBER, "type": "date", "low": -1e7, "high": 1}, ["2020-01-01"], "range"),
+        (NUMBER, [], "reading"),
+    ],
+)
+def test_odd_cells_are_a_finding_and_no_crash(tmp_path, column, cells, topic):
+    described(tmp_path, column)
+    (tmp_path / "t.csv").write_text("\n".join(["a", *cells, ""]))
+    assert told(check(tmp_path / "t.csv"), topic)
+
+
+def test_a_table_without_records_says_so(tmp_path):
+    described(tmp_path, NUMBER)
+    (tmp_path / "t.csv").write_text("a\n")
+    assert "no record" in told(check(tmp_path / "t.csv"), "reading", "problem")
+
+
+def test_lists_in_a_column_of_persons_tell_nobody(tmp_path):
+    described(tmp_path, NUMBER)
+    table = pa.table({"a": [1.0, 2.0], "patient_id": [[1], [1]]})
+    pq.write_table(table, tmp_path / "t.parquet")
+    assert not told(check(tmp_path / "t.parquet"), "units")
+
+
+@pytest.mark.parametrize("files", [["run.sqlite"], ["config.json", "statement.json"]])
+def test_the_outcome_does_not_go_into_a_run_folder(tmp_path, files):
+    described(tmp_path, NUMBER)
+    (tmp_path / "t.csv").write_text("a\n1\n2\n")
+    run = tmp_path / "run"
+    (run / "deep").mkdir(parents=True)
+    for name in files:
+        (run / name).write_text("{}")
+    for out in (run / "look.json", run / "deep" / "look.json"):
+        refused = CliRunner().invoke(app, ["check", str(tmp_path / "t.csv"), "--out", str(out)])
+        assert refused.exit_code == 2 and "handed on" in refused.output and not out.exists()
+    (tmp_path / "link").symlink_to(run)
+    words = ["check", str(tmp_path / "t.csv"), "--out", str(tmp_path / "link" / "look.json")]
+    assert CliRunner().invoke(app, words).exit_code == 2
+    words = ["check", str(tmp_path / "t.csv"), "--out", str(tmp_path / "look.json")]
+    assert CliRunner().invoke(app, words).exit_code == 0

@@ -33,7 +33,7 @@ from sfumato.report.comparison import (
     rows_of,
     table,
 )
-from sfumato.report.grid import compare, run_cell
+from sfumato.report.grid import _changed, compare, run_cell
 from sfumato.report.papers import published_numbers
 
 Story = tuple[Path, dict[str, int], Outcome]
@@ -489,3 +489,23 @@ def test_a_comparison_under_a_ledger_stays_on_its_machine(tmp_path: Path) -> Non
     DataSetLedger.make(tmp_path / "book", Budget(epsilon=1.0, delta=1e-5)).close()
     with pytest.raises(BadInput, match="one machine"):
         compare(parse_config(config()), tmp_path / "out", engine="ray", ledger=tmp_path / "book")
+
+
+@pytest.mark.parametrize("key", ["train", "test", "public"])
+def test_an_address_with_a_password_never_reaches_a_comparison(key):
+    given: dict[str, Any] = {
+        "train": "s3://a/x.csv",
+        "test": "s3://a/y.csv",
+        "methods": {"merf": {}},
+    }
+    given |= {"epsilons": [1.0], "delta": 1e-5}
+    parse_config(given)
+    home = given["methods"]["merf"] if key == "public" else given
+    home[key] = "ftp://u:SECRET@h/x.csv"
+    with pytest.raises(BadInput, match="came with a user") as refusal:
+        parse_config(given)
+    assert "SECRET" not in str(refusal.value)
+
+
+def test_an_address_has_no_time_of_change():
+    assert _changed("s3://bucket/x.csv") == ["s3://bucket/x.csv"]

@@ -368,6 +368,106 @@ def test_a_tar_that_is_no_webdataset_is_refused(tmp_path, members, sentence):
         _ = load(file, image_size=4, channels=1, classes=2).images
 
 
+@pytest.mark.parametrize(
+    ("lines", "outcome"),
+    [
+        (["1.png,n"], "has no line"),
+        (["1.png,n", "b/1.png,i"], [0, 1]),
+        (["1,n", "b/1,i"], [0, 1]),
+        (["1.png,n", "1,i", "b/1.png,i"], "two lines"),
+        (["1.png,n", "b/1.png,i", "b/1,n"], "two lines"),
+    ],
+)
+def test_a_line_is_of_one_file_and_a_file_has_one_line(tmp_path, lines, outcome):
+    folder = tmp_path / "pictures"
+    (folder / "b").mkdir(parents=True)
+    (folder / "1.png").write_bytes(png(1))
+    (folder / "b" / "1.png").write_bytes(png(2))
+    (tmp_path / "told.csv").write_text("\n".join(["file,label", *lines, ""]))
+    data = load(folder, image_size=4, classes=["n", "i"], labels=f"{tmp_path}/told.csv")
+    if isinstance(outcome, str):
+        with pytest.raises(BadInput, match=outcome):
+            _ = data.labels
+    else:
+        assert data.labels.tolist() == outcome
+
+
+def test_a_line_that_fits_files_of_two_folders_is_refused(tmp_path):
+    for home in "ab":
+        (tmp_path / home).mkdir()
+        (tmp_path / home / "1.png").write_bytes(png(1))
+    (tmp_path / "told.csv").write_text("file,label\n1.png,n\n")
+    data = load(tmp_path, image_size=4, classes=["n", "i"], labels="told.csv")
+    with pytest.raises(BadInput, match="one line for .* and for another file"):
+        _ = data.labels
+
+
+def test_members_of_two_archives_are_told_by_lines_of_their_own(tmp_path):
+    shards = tmp_path / "shards"
+    shards.mkdir()
+    for shard in range(2):
+        write_tar(shards / f"s{shard}.tar", [("0.png", png(shard)), ("1.png", png(2 + shard))])
+    told = tmp_path / "told.csv"
+    facts = {"image_size": 4, "channels": 1, "unit": f"{told}:patient"}
+    told.write_text("file,patient\n0.png,A\n1.png,B\n")
+    with pytest.raises(BadInput, match="one line for .* and for another file"):
+        load(shards, **facts).units.codes(4)
+    names = [f"s{shard}.tar/{n}.png" for shard in range(2) for n in range(2)]
+    lines = [f"{name},{who}" for name, who in zip(names, "ABCA", strict=True)]
+    told.write_text("\n".join(["file,patient", *lines, ""]))
+    assert load(shards, **facts).units.codes(4).tolist() == [0, 1, 2, 0]
+    told.write_text("file,patient\n0.png,A\n1.png,B\n")
+    assert load(shards / "s0.tar", **facts).units.codes(2).tolist() == [0, 1]
+
+
+@pytest.mark.parametrize("kind", [tarfile.LNKTYPE, tarfile.SYMTYPE])
+def test_a_link_in_an_archive_is_refused(tmp_path, kind):
+    file = write_tar(tmp_path / "x.tar", [("a.png", png(1))])
+    with tarfile.open(file, "a") as archive:
+        link = tarfile.TarInfo("b.png")
+        link.type, link.linkname = kind, "a.png"
+        archive.addfile(link)
+    with pytest.raises(BadInput, match="b.png as a link"):
+        load(file, image_size=4, channels=1)
+
+
+def test_a_first_line_that_may_be_a_record_is_not_quoted(tmp_path):
+    (tmp_path / "1.png").write_bytes(png(1))
+    for spec in ("told.csv", "told.csv:label:file"):
+        (tmp_path / "told.csv").write_text("Smith.png,ill\n1.png,n\n")
+        with pytest.raises(BadInput, match="in its first line, the header") as refusal:
+            load(tmp_path, image_size=4, classes=["n", "ill"], labels=spec)
+        assert "Smith" not in str(refusal.value)
+
+
+def labelled_tar(path, told, ending="cls"):
+    members = [(f"{n}.png", png(n)) for n in range(len(told))]
+    return write_tar(path, members + [(f"{n}.{ending}", text) for n, text in enumerate(told)])
+
+
+def test_a_cls_never_names_one_class_and_counts_another(tmp_path):
+    file = labelled_tar(tmp_path / "x.tar", [b"0", b"1", b"2"])
+    facts = {"image_size": 4, "channels": 1}
+    with pytest.raises(BadInput, match="could be a name or a place"):
+        load(file, **facts, classes=["1", "2", "3"])
+    for classes in (3, ["0", "1", "2"], ["7", "8", "9"]):
+        assert load(file, **facts, classes=classes).labels.tolist() == [0, 1, 2]
+    named = labelled_tar(tmp_path / "y.tar", [b"3", b"1", b"0"], "cls.txt")
+    assert load(named, **facts, classes=["1", "2", "3"]).labels.tolist() == [2, 0, -1]
+
+
+def test_a_label_of_any_size_that_is_no_class_is_none(tmp_path):
+    file = labelled_tar(tmp_path / "x.tar", [b"1", b"9" * 25, b"9" * 4000])
+    assert load(file, image_size=4, channels=1, classes=2).labels.tolist() == [1, -1, -1]
+    pictures = pa.array([{"bytes": png(1), "path": None}] * 2)
+    labels = pa.array([1, 2**64 - 1], pa.uint64())
+    pq.write_table(pa.table({"image": pictures, "label": labels}), tmp_path / "x.parquet")
+    found = load(tmp_path / "x.parquet", image_size=4, channels=1, classes=["n", "p"])
+    assert found.labels.tolist() == [1, -1]
+    with pytest.raises(BadInput, match="could be a name or a place"):
+        load(tmp_path / "x.parquet", image_size=4, channels=1, classes=["1", "0"])
+
+
 def test_a_compressed_or_cut_tar_is_refused(tmp_path):
     import gzip
 
@@ -539,7 +639,11 @@ def test_tables_and_archives_behind_an_address(tmp_path, bucket):
         ("memory://bucket/nothing.tar", "nothing at memory://"),
         ("memory://bucket/x.npz", "copy it here"),
         ("nonsense://bucket/x", "Cannot read nonsense://"),
-        ("s3://user:secret@bucket/x.tar", "Cannot read|another package"),
+        ("s3://user:secret@bucket/x.tar", "The address s3://bucket/x.tar came with"),
+        ("ftp://u:sec/secret@h/x.csv", "The address ftp://h/x.csv came with"),
+        ("https://secret@h/x.csv", "environment"),
+        ("https://h/x.csv?sig=secret", "The address https://h/x.csv came with"),
+        ("filecache::ftp://u:secret@h/x.csv", "environment"),
     ],
 )
 def test_an_address_that_cannot_be_read_is_one_sentence(address, sentence):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from sfumato.public.pictures import (
     PublicPictures,
     Source,
     bent,
+    own_source,
 )
 from sfumato.public.resolve import get_codec
 
@@ -186,3 +188,42 @@ def test_a_diffusion_model_of_the_users_draws_and_varies(tmp_path: Path) -> None
     assert len(made.fit(data, BUDGET).sample(4)) == 4
     with pytest.raises(BadInput, match="of their size"):
         DiffusionPictures(tmp_path, Schema(kind="images", shape=(3, 8, 8)))
+
+
+class Wider(Sides):
+    def __init__(self, schema: Schema, width: int) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("spec", "sentence"),
+    [
+        (".foo:Bar", "no source of pictures"),
+        ("a..b:C", "no source of pictures"),
+        (":C", "no source of pictures"),
+        ("os:", "no source of pictures"),
+        (f"{__name__}:Wider", "cannot be made of a schema"),
+        ("sfumato.public.pictures:Source", "cannot be made of a schema"),
+    ],
+)
+def test_a_source_that_cannot_be_made_gets_a_sentence(spec: str, sentence: str) -> None:
+    with pytest.raises(BadInput, match=sentence):
+        own_source(spec, Schema(kind="images", shape=(1, 8, 8)))
+
+
+def test_code_that_a_saved_run_names_is_not_run_unasked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = f"from {__name__} import Sides\nclass Theirs(Sides): ..."
+    (tmp_path / "their_source.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    schema = Schema(kind="images", shape=(1, 8, 8))
+    made = Evolve(source="their_source:Theirs")
+    made.schema_ = schema
+    with pytest.raises(BadInput, match="code that it names, their_source:Theirs"):
+        made.source_again()
+    assert "their_source" not in sys.modules
+    monkeypatch.setenv("SFUMATO_ALLOW_CODE", "1")
+    assert type(made.source_again()).__name__ == "Theirs"
+    monkeypatch.delenv("SFUMATO_ALLOW_CODE")
+    assert type(made.source_again()).__name__ == "Theirs"  # it is here now
+    del sys.modules["their_source"]

@@ -226,3 +226,35 @@ def test_a_quick_table_of_every_paper_runs(name: str, tmp_path: Path) -> None:
     assert not found.failures
     ours = [row for row in found.rows if row["mean"] is not None]
     assert len(ours) == sum(len(g.variants) * len(g.metrics) for g in found.table.grids)
+
+
+GRID = 'data = "digits", epsilons = [1.0], delta = 1e-5'
+
+
+@pytest.mark.parametrize(
+    ("body", "word"),
+    [
+        (f"grids = [{{{GRID}, methods = [1]}}]", "methods"),
+        (f"grids = [{{{GRID}, methods = {{merf = 1}}}}]", "methods"),
+        ("grids = [1]", "grids"),
+        (
+            'grids = [{epsilons = [1.0], delta = 1e-5, methods = {merf = {preset = "paper"}}}]',
+            "data",
+        ),
+        (
+            'grids = [{data = "mnist", delta = 1e-5, methods = {merf = {preset = "paper"}}}]',
+            "epsilons",
+        ),
+        (f"differs = 3\ngrids = [{{{GRID}, methods = {{merf = {{}}}}}}]", "differs"),
+        (f"quick = 3\ngrids = [{{{GRID}, methods = {{merf = {{}}}}}}]", "quick"),
+        (f'quick = {{grids = "x"}}\ngrids = [{{{GRID}, methods = {{merf = {{}}}}}}]', "quick"),
+        (f"grids = [{{{GRID}, beside = 3, methods = {{merf = {{}}}}}}]", "beside"),
+    ],
+)
+def test_a_file_with_things_of_another_kind_gets_a_sentence(
+    tmp_path: Path, body: str, word: str
+) -> None:
+    file = tmp_path / "own.toml"
+    file.write_text(f'title = "x"\npaper = "S3"\ntables = ["t"]\n{body}\n')
+    with pytest.raises(BadInput, match=word):
+        read_table(str(file), quick="quick" in body)

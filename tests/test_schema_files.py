@@ -16,7 +16,7 @@ from click.testing import CliRunner
 
 import sfumato
 from sfumato.cli.main import app
-from sfumato.data import Column, Dataset, Schema, load
+from sfumato.data import Column, Dataset, Schema, as_dataset, load
 from sfumato.data.draft import draft
 from sfumato.data.schema import json_schema, mistakes
 from sfumato.data.tables import PlainTable
@@ -183,9 +183,48 @@ def test_a_draft_is_no_schema_until_it_is_filled_in(tmp_path):
 
 
 @pytest.mark.parametrize(
+    "row",
+    [
+        "1957-03-02,Smith,ill",
+        "Smith,67",
+        "Smith,-1.5e3",
+        "Smith,",
+        "Smith,12:30",
+        "Smith,1.234,5",
+        "a,NA",
+        "Smith,3/4/57",
+    ],
+)
+def test_a_record_in_the_first_line_does_not_become_a_schema(tmp_path, row):
+    table, out = tmp_path / "v.csv", tmp_path / "v.schema.json"
+    table.write_text(f"{row}\nJones,1,2\n")
+    refused = CliRunner().invoke(app, ["schema", "draft", str(table)])
+    assert refused.exit_code == 2 and not out.exists()
+    assert "looks like a record" in refused.output and "Smith" not in refused.output
+
+
+def test_what_was_taken_for_the_header_is_shown(tmp_path):
+    (tmp_path / "v.csv").write_text("age_2,x1,outcome\n1,2,3\n")
+    made = CliRunner().invoke(app, ["schema", "draft", str(tmp_path / "v.csv"), "--label", "x1"])
+    assert made.exit_code == 0
+    assert "Line 1 is taken for the header; columns: x1, age_2, outcome." in made.output
+
+
+@pytest.mark.parametrize("text", ["2020-01-01", "1970-01-02"])
+@pytest.mark.parametrize("dtype", ["str", "string", object])
+def test_dates_in_a_column_of_text_are_read(text, dtype):
+    low, high = "1900-01-01", "2030-01-01"
+    day = {"name": "d", "kind": "numerical", "type": "date", "low": low, "high": high}
+    schema = Schema.from_json({"kind": "table", "columns": [day]})
+    frame = pd.DataFrame({"d": pd.Series([text, "2021-01-01"], dtype=dtype)})
+    days = [(np.datetime64(t) - np.datetime64("1970-01-01")).astype(int) for t in frame["d"]]
+    assert as_dataset(frame, schema=schema).values[:, 0].tolist() == days
+
+
+@pytest.mark.parametrize(
     ("name", "content", "label", "sentence"),
     [
-        ("v.csv", b"a,a\n1,2\n", None, "two columns 'a'"),
+        ("v.csv", b"a,a\n1,2\n", None, "Two columns of .* have one name"),
         ("v.csv", b"a,b\n1,2\n", "c", "no column 'c'"),
         ("v.csv", b"", None, "no header"),
         ("v.txt", b"a,b\n", None, "no table"),

@@ -438,3 +438,12 @@ def test_the_progress_of_a_fit_is_seen_as_it_ends(browser, folder, tmp_path):
         assert browser.run("return document.querySelector('main progress')") is None
         assert browser.complaints() == []
         settle(browser)
+
+
+@pytest.mark.parametrize("size", ["inf", "nan", "1e400", "-5", "0", "many"])
+def test_a_plan_for_no_number_of_records_is_a_sentence(size: str) -> None:
+    from sfumato.studio import plans
+    from sfumato.studio.folder import Found
+
+    asked = plans.Question(data="digits", method="merf", size=size)
+    assert "n must be a number" in plans.answer(asked, Found(), []).error

@@ -67,10 +67,16 @@ def check(
       sfumato check digits:train --public font-digits --epsilon 1 --delta 1e-5
     """
     from sfumato.files import write_json
+    from sfumato.methods.run import inside_run
     from sfumato.report.checking import PRIVATE
     from sfumato.report.checking import check as look
 
     if out is not None:
+        if inside_run(out):
+            raise BadInput(
+                f"{out} would lie in the folder of a run, which is handed on, and the outcome is private; give --out a place "
+                "elsewhere."
+            )
         refuse_existing(out, overwrite)
     found = look(
         spec,

@@ -12,7 +12,7 @@ import click
 
 from sfumato.cli.options import debug_option, out_option, refuse_existing
 from sfumato.cli.printing import print_json
-from sfumato.errors import BadInput
+from sfumato.errors import BadInput, printable
 
 
 @click.group(name="schema")
@@ -59,6 +59,10 @@ def draft(table: Path, label: str | None, out: Path | None, overwrite: bool) -> 
     refuse_existing(out, overwrite)
     write_json(out, facts)
     click.echo(f"Made {out} from the header of {table}; no row was read.")
+    names = [facts["label"]] if label else []
+    names += [column["name"] for column in facts["columns"]]
+    click.echo(f"Line 1 is taken for the header; columns: {', '.join(map(printable, names))}.")
+    click.echo("If these are values of a record, delete the file and write the names above them.")
     click.echo("Fill in what is null from public knowledge, then:")
     click.echo(f"  sfumato schema check {out}")
 

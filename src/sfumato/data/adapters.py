@@ -29,7 +29,7 @@ from sfumato.data.decoding import on_white, shaped
 from sfumato.data.loading import load
 from sfumato.data.schema import Fit, Schema, ValueRange, class_names
 from sfumato.data.sources import Array, Scale, eight_bits, unsettled
-from sfumato.data.tables import encode_columns
+from sfumato.data.tables import check_countable, encode_columns, label_code, whole_number
 from sfumato.errors import BadInput
 
 FACTS = (
@@ -209,28 +209,46 @@ def _array(what: Any) -> Array:
 
 
 def _codes(labels: Any, names: Sequence[str]) -> Any:
-    """Labels as class codes: whole numbers stay what they are, text is the class that it names."""
+    """Labels as class codes: a whole number is a code and text the class that it names, each cell by itself.
+
+    An array's own type says the same of all its cells. A list has none, and to give it one would let a single text turn the
+    numbers of all others into names.
+    """
     if labels is None:
         return None
     if isinstance(labels, torch.Tensor):
         return labels.detach().cpu().numpy()
-    found = np.asarray(labels)
-    if found.dtype.kind not in "USO" or found.ndim != 1:
-        return found
+    cells = _cells(labels)
+    if cells is None:
+        return np.asarray(labels)
     if not names:
-        raise BadInput(
-            "Labels are text and the classes are not stated; pass classes=[…], the names in their order."
-        )
-    code: dict[Any, int] = {name: index for index, name in enumerate(names)}
-    code |= {
-        index: index for index in range(len(names))
-    }  # in a column of objects each cell is read by itself
-    try:
-        return np.array([code[label] for label in found.tolist()], np.int64)
-    except (KeyError, TypeError):
+        if any(isinstance(cell, str) for cell in cells):
+            raise BadInput(
+                "Labels are text and the classes are not stated; pass classes=[…], the names in their order."
+            )
+        return np.zeros(len(cells), np.int64)  # refused for want of classes
+    place = {name: index for index, name in enumerate(names)}
+    codes = [place.get(cell) if isinstance(cell, str) else whole_number(cell) for cell in cells]
+    if any(code is None or not 0 <= code < len(names) for code in codes):
         raise BadInput(
             "Some labels are none of the stated classes; complete `classes`, or correct the labels."
-        ) from None
+        )
+    return np.array(codes, np.int64)
+
+
+def _cells(labels: Any) -> list[Any] | None:
+    """Labels one by one where each has a type of its own, or is text; None of an array of numbers."""
+    if not isinstance(labels, (list, tuple)):
+        labels = np.asarray(labels)
+        if labels.dtype.kind not in "USO" or labels.ndim != 1:
+            return None
+    return [_plain_cell(cell) for cell in labels]
+
+
+def _plain_cell(cell: Any) -> Any:
+    if isinstance(cell, torch.Tensor):
+        cell = cell.detach().cpu().numpy()
+    return cell.item() if isinstance(cell, (np.ndarray, np.generic)) and cell.ndim == 0 else cell
 
 
 def _kind(what: Any) -> str:
@@ -311,21 +329,25 @@ def _plain(column: pa.ChunkedArray) -> pa.Array:
     return (column.cast(pa.string()) if text else column).combine_chunks()
 
 
-def _column(y: Any, classes: Sequence[str]) -> Any:
-    """Labels beside a table: the names of classes, or their codes where these are whole numbers and no names."""
+def _column(y: Any, classes: tuple[str, ...]) -> Any:
+    """Labels beside a table, each by itself: the name of a class, or the place of one."""
     if type(y).__module__.partition(".")[0] == "polars":
         y = y.to_arrow()
     if isinstance(y, (pa.Array, pa.ChunkedArray)):
-        return _plain(pa.chunked_array([y]) if isinstance(y, pa.Array) else y)
-    codes = _codes(y, ()) if isinstance(y, torch.Tensor) else np.asarray(y)
-    spelt = all(name.lstrip("-").isdigit() for name in classes)
-    if codes.dtype.kind in "iu" and not spelt and codes.ndim == 1:
-        if len(codes) and (codes.min() < 0 or codes.max() >= len(classes)):
-            raise BadInput(
-                f"Some labels lie outside 0 … {len(classes) - 1}; recode them, or pass the names of the classes."
-            )
-        return np.asarray(classes, object)[codes]
-    return codes
+        cells = y.to_pylist()
+    else:
+        if isinstance(y, torch.Tensor):
+            y = y.detach().cpu().numpy()
+        found = y if isinstance(y, (list, tuple)) else np.atleast_1d(np.asarray(y))
+        cells = [_plain_cell(cell) for cell in found]
+    if any(whole_number(cell) is not None for cell in cells):
+        check_countable(classes, "`y`", "pass the names of the classes as text")
+    codes = [label_code(cell, classes) for cell in cells]
+    if any(code < 0 for code in codes):
+        raise BadInput(
+            "Some labels are none of the schema's classes; complete the classes, or correct the labels."
+        )
+    return np.asarray(classes, object)[codes]
 
 
 # ------------------------------------------------------------------------------------ Hugging Face

@@ -4,13 +4,15 @@
                       00001.png,normal,17
 
 The header is PUBLIC; the lines are PRIVATE, read when the rows are, and no error quotes a cell. What a file is told depends on
-the line that names it and on no other: a file without a line is refused by its path, and so is a table that names a file twice.
+the line that names it and on no other: a file without a line is refused by its path, and so is one with two, a line that names
+two files, and a table that names a file twice.
 Lines of files that are not there say nothing of anybody here and are passed over.
 """
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -66,21 +68,35 @@ class FileTable:
         if self.header.count(column) != 1:
             what = "two columns" if column in self.header else "no column"
             raise BadInput(
-                f"{self.path} has {what} {column!r} (it has {', '.join(self.header)}); name another: TABLE.csv:COLUMN."
+                f"{self.path} has {what} {column!r} in its first line, the header; name another: TABLE.csv:COLUMN."
             )
 
     def cells(self, column: str, paths: Iterable[str]) -> Iterator[Any]:
-        """The cell of every file in turn; a line names a file by its path below the folder or by its name, the ending aside."""
-        told = self._read(column)
-        for path in paths:
-            place = PurePosixPath(path)
-            names = (path, str(place.with_suffix("")), place.name, place.stem)
-            name = next((name for name in names if name in told), None)
-            if name is None:
+        """The cell of every file in turn; a line names a file by its path or the end of it, the ending aside.
+
+        A line is of one file and a file has one line: what one line says must not reach a second record, and no second line may
+        settle what a file is told.
+        """
+        told, files = self._read(column), list(paths)
+        owners = Counter(name for path in files for name in _whole(path))
+        spoken_for: set[str] = set()
+        for path in files:
+            whole = _whole(path)
+            # A line with the whole path of another file is that file's.
+            names = [name for name in _tails(path) if name in told]
+            names = [name for name in names if name in whole or not owners[name]]
+            if not names:
                 raise BadInput(
                     f"{path} has no line in {self.path}; add one, or move the picture out of the folder."
                 )
-            yield told[name]
+            if len(names) > 1:
+                raise BadInput(f"{path} has two lines in {self.path}; keep one line for each file.")
+            if names[0] in spoken_for:
+                raise BadInput(
+                    f"{self.path} has one line for {path} and for another file; give each a line with its whole path."
+                )
+            spoken_for.add(names[0])
+            yield told[names[0]]
 
     def _read(self, column: str) -> dict[str, Any]:
         table = PlainTable(self.path)
@@ -107,6 +123,17 @@ class FileTable:
             if found:
                 return found[0]
         raise BadInput(
-            f"{self.path} has no column file, filename or path (it has {', '.join(self.header)}); say which names the picture: "
+            f"{self.path} has no column file, filename or path in its first line, the header; say which names the picture: "
             "TABLE.csv:COLUMN:FILE COLUMN."
         )
+
+
+def _whole(path: str) -> tuple[str, ...]:
+    """A path with and without its ending."""
+    return tuple(dict.fromkeys((path, str(PurePosixPath(path).with_suffix("")))))
+
+
+def _tails(path: str) -> list[str]:
+    parts = path.split("/")
+    tails = ["/".join(parts[start:]) for start in range(len(parts))]
+    return list(dict.fromkeys(name for tail in tails for name in _whole(tail)))

@@ -6,11 +6,13 @@ comment that says where they come from: a code book, a form, common knowledge. N
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
+from sfumato.data.schema import MISSING
 from sfumato.data.tables import PlainTable
 from sfumato.errors import BadInput
 from sfumato.files import check_file
@@ -29,6 +31,10 @@ TEXT = (
     "that can occur, or kind categorical (ordinal, if they have an order) with categories, every value that can occur. From "
     "public knowledge (a code book, a form), not from the data. "
 )
+# A number with or without a unit of thousands, per cent or currency; digits with the marks of dates and times between them.
+_VALUE = re.compile(
+    r"[+-]?[$€£]?[\d.,]*\d[\d.,]*([eE][+-]?\d+)?\s*[%€$£]?|\d+([-/.: T]\d+)+Z?", re.ASCII
+)
 WHOLE = (
     "Fill in what is null from public knowledge, then delete the comments if you like. Leave out columns that are not to be made "
     "(names, numbers of patients: say those by --unit). A column to be predicted is no feature: move its name to label and its "
@@ -43,16 +49,31 @@ def draft(path: Path, label: str | None = None) -> dict[str, Any]:
     header, types = table.header, table.types
     if not header:
         raise BadInput(f"{path} has no header; write the names of its columns into the first line.")
-    repeated = sorted({name for name in header if header.count(name) > 1})
-    if repeated:
-        raise BadInput(f"{path} has two columns {repeated[0]!r}; rename or remove one.")
+    if len(set(header)) < len(header):
+        raise BadInput(
+            f"Two columns of {path} have one name in its first line, the header; rename or remove one, or write the names above "
+            "the records if that line is one."
+        )
+    if not types and any(_like_data(name) for name in header):
+        raise BadInput(
+            f"The first line of {path} is taken for the names of its columns and looks like a record (a number, a date, an empty "
+            "field), which must not reach a public file; write the names into a line above it, or rename such a column."
+        )
     if label is not None and label not in header:
-        raise BadInput(f"{path} has no column {label!r} (it has {', '.join(header)}).")
+        raise BadInput(
+            f"{path} has no column {label!r} in its first line, the header; correct --label."
+        )
     facts: dict[str, Any] = {"kind": "table", "comment": WHOLE if types else TEXT + WHOLE}
     if label is not None:
         facts |= {"label": label, "classes": None}
     columns = [_column(name, types.get(name)) for name in header if name != label]
     return facts | {"columns": columns}
+
+
+def _like_data(name: str) -> bool:
+    """Whether a field of a .csv's first line is rather a record's: empty, missing, a number, a date or a time."""
+    text = name.strip()
+    return text in MISSING or _VALUE.fullmatch(text) is not None
 
 
 def _column(name: str, kind: Any) -> dict[str, Any]:

@@ -77,6 +77,8 @@ def examine(data: Dataset, progress: Progress | None = None) -> Examination:
     pictures = all(isinstance(leaf, PictureSource) for leaf in leaves)
     try:
         found.records = len(data)
+        if not found.records:
+            raise BadInput(f"{data.name} has a header and no record; check the file.")
         if pictures:
             _pictures(found, data.schema, leaves, progress)
         elif all(isinstance(leaf, TableFile) for leaf in leaves) and data.schema.kind == "table":
@@ -315,10 +317,13 @@ class _Cells:
         except (TypeError, ValueError, OverflowError):
             self._keep(str(cell))
             return
+        if math.isnan(number):  # one of its many spellings
+            self.missing += 1
+            return
         self.low, self.high = min(self.low, number), max(self.high, number)
         assert column.low is not None and column.high is not None
         self.outside += not column.low <= number <= column.high
-        self.fractions += column.type == "integer" and number != math.floor(number)
+        self.fractions += column.type == "integer" and math.isfinite(number) and number % 1 != 0
 
     def _keep(self, text: str) -> None:
         # A column that was misjudged could hold as many texts as records.
@@ -373,7 +378,10 @@ def _day_of(cell: Any) -> float:
 
 def _shown(number: float | None, column: Column) -> str:
     if column.type == "date" and number is not None:
-        return str(date.fromordinal(int(number) + date(1970, 1, 1).toordinal()))
+        try:
+            return str(date.fromordinal(int(number) + date(1970, 1, 1).toordinal()))
+        except (ValueError, OverflowError):  # before the year 1 or after 9999
+            return f"day {number:g} from 1970-01-01"
     return f"{number:g}"
 
 
@@ -472,6 +480,8 @@ def _suggested_column(files: Sequence[TableFile], schema: Schema) -> tuple[str, 
         if any(file.header.count(name) != 1 for file in files):
             continue
         cells = [cell for file in files for cell in file.cells(name)]
+        if any(isinstance(cell, (list, dict)) for cell in cells):
+            continue  # tells no unit, see `by_column`
         if 1 < len(set(cells)) < len(cells):
             return name, len(set(cells))
     return None

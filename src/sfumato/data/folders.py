@@ -24,7 +24,7 @@ from sfumato.data.beside import FileTable
 from sfumato.data.decoding import SUFFIXES, StoredFacts, decode, stored_facts
 from sfumato.data.schema import Schema, ValueRange
 from sfumato.data.sources import Array, Rows, Source
-from sfumato.data.tables import class_code
+from sfumato.data.tables import check_countable, class_code, label_code
 from sfumato.errors import BadInput, printable
 
 # Pictures per task: enough to hide the cost of a hand-over, few enough to share the work.
@@ -212,11 +212,12 @@ class _Member(NamedTuple):
     name: str
     offset: int
     size: int
-    label: tuple[int, int] | None  # where its .cls is, and how long
+    label: tuple[str, int, int] | None  # what its .cls is called, where it is, and how long
 
 
 class TarSource(PictureSource):
-    """The samples of an uncompressed .tar as WebDataset writes them: KEY.png (or another picture) with its class in KEY.cls.
+    """The samples of an uncompressed .tar as WebDataset writes them: KEY.png (or another picture) with its class in KEY.cls
+    (a number that counts the classes, or a name), or in KEY.cls.txt (a name, whatever it is spelt like).
 
     Members are found by the archive's own list, which is read when it is opened; pictures and labels are read later, each where
     it lies.
@@ -234,9 +235,20 @@ class TarSource(PictureSource):
         self._path = path
         self._classes = schema.classes
         self._members = _samples(path, labelled=schema.labelled)
+        if any(member.label and not _by_name(member.label[0]) for member in self._members):
+            check_countable(
+                schema.classes,
+                f"a .cls of {path}",
+                "state their number (--classes 3) or other names where it counts them, or put the names into .cls.txt",
+            )
 
     def __len__(self) -> int:
         return len(self._members)
+
+    @property
+    def home(self) -> str:
+        """What the archive is called, beside others."""
+        return self._path.name
 
     def paths(self) -> Iterator[str]:
         return (member.name for member in self._members)
@@ -250,11 +262,13 @@ class TarSource(PictureSource):
 
     def _label(self, stream: IO[bytes], member: _Member) -> int:
         assert member.label is not None
-        stream.seek(member.label[0])
-        text = stream.read(member.label[1]).decode("utf-8", "replace").strip()
+        name, offset, length = member.label
+        stream.seek(offset)
+        text = stream.read(length).decode("utf-8", "replace").strip()
         code = class_code(text, self._classes)
         # WebDataset's .cls is a number; where names are stated it counts them.
-        return int(text) if code < 0 and text.isascii() and text.isdigit() else code
+        count = text.isascii() and text.isdigit() and len(text) < 20 and not _by_name(name)
+        return label_code(int(text), self._classes) if code < 0 and count else code
 
     def part(self, start: int, stop: int) -> Source:
         labels = self.labels()
@@ -280,7 +294,14 @@ def _samples(path: Path, *, labelled: bool) -> list[_Member]:
         with path.open("rb") as stream, tarfile.open(fileobj=stream, mode="r:") as archive:
             for member in archive:
                 folder, _, name = member.name.rpartition("/")
-                if not member.isreg() or name.startswith("."):
+                if name.startswith("."):
+                    continue
+                if member.islnk() or member.issym():
+                    raise BadInput(
+                        f"{path} has {printable(member.name)} as a link to another file, whose record would count twice; pack "
+                        "the files themselves (tar --hard-dereference --dereference), each once."
+                    )
+                if not member.isreg():
                     continue
                 if member.issparse() or not 0 <= member.size <= size - member.offset_data:
                     raise tarfile.ReadError
@@ -303,16 +324,22 @@ def _samples(path: Path, *, labelled: bool) -> list[_Member]:
                 f"{path} has {'no picture' if not pictures else 'several pictures'} for {told}; a sample is one picture with its "
                 ".cls."
             )
-        label = parts.get("cls")
+        label = parts.get("cls", parts.get("cls.txt"))
+        if labelled and "cls" in parts and "cls.txt" in parts:
+            raise BadInput(f"{path} has {told}.cls and {told}.cls.txt; keep one of the two.")
         if labelled and (label is None or label[2] > _LABEL_BYTES):
             raise BadInput(
                 f"{path} has no {told}.cls with its class; add it, or leave classes out."
             )
         name, offset, length = pictures[0]
-        samples.append(_Member(name, offset, length, label[1:] if label and labelled else None))
+        samples.append(_Member(name, offset, length, label if labelled else None))
     if not samples:
         raise BadInput(f"{path} holds no pictures; check the path.")
     return samples
+
+
+def _by_name(label: str) -> bool:
+    return label.lower().endswith(".txt")
 
 
 def _place(member: tarfile.TarInfo) -> tuple[str, int, int]:

@@ -18,7 +18,14 @@ import pyarrow as pa
 from sfumato.data.decoding import decode
 from sfumato.data.schema import Schema, ValueRange
 from sfumato.data.sources import Rows, of_size
-from sfumato.data.tables import PlainTable, class_code, parquet_file, reading
+from sfumato.data.tables import (
+    PlainTable,
+    check_countable,
+    class_code,
+    label_code,
+    parquet_file,
+    reading,
+)
 from sfumato.errors import BadInput
 
 _AT_ONCE = 64  # pictures as they are packed, which may be large
@@ -41,6 +48,12 @@ class PictureColumn(PlainTable):
         if label is not None and self.header.count(label) != 1:
             raise BadInput(
                 f"{path} has no column {label!r} with the classes; name one by --labels (labels=), or leave classes out."
+            )
+        if label is not None and not self._names and pa.types.is_integer(self.types[label]):
+            check_countable(
+                schema.classes,
+                f"the column {label!r} of {path}",
+                "write the names as text there, or state other names",
             )
 
     def between(self, size: int, start: int, stop: int | None) -> Iterator[Rows]:
@@ -78,8 +91,7 @@ class PictureColumn(PlainTable):
         # A ClassLabel is kept by its number among the names in the header, which may spell other numbers.
         if type(cell) is int and 0 <= cell < len(self._names):
             return class_code(self._names[cell], self.schema.classes)
-        code = class_code(cell, self.schema.classes)
-        return cell if code < 0 and type(cell) is int else code
+        return label_code(cell, self.schema.classes)
 
 
 def picture_column(path: Path) -> str | None:

@@ -33,6 +33,7 @@ from sfumato.data.remote import (
     classes_below,
     is_address,
     pictures_below,
+    refuse_secrets,
 )
 from sfumato.data.schema import Fit, Schema, ValueRange, class_names, mistakes
 from sfumato.data.sources import (
@@ -163,13 +164,16 @@ def _units_of_pictures(
     told = getattr(sources[0], "told", None)
     column: str | None = unit
     if told is None or unit not in told.header:
-        named = parse_table(unit)
-        if named is not None:
-            told, column = FileTable(unit, folder), named[1]
+        table = parse_table(unit)
+        if table is not None:
+            told, column = FileTable(unit, folder), table[1]
     if told is not None and column is not None and column in told.header:
         told.check(column)
         about = unit_of(column, f"the column {column!r} of {told.path.name}", per_unit)
-        return Units(about, lambda: by_column(told.cells(column, paths()), column), data.name)
+        # Members of several archives may be called alike, and are not the same for it.
+        named = [(f"{s.home}/" if len(sources) > 1 else "", s) for s in sources]
+        files_of = lambda: (home + path for home, s in named for path in s.paths())  # noqa: E731
+        return Units(about, lambda: by_column(told.cells(column, files_of()), column), data.name)
     files = getattr(sources[0], "files", [])
     if any(Path(file).suffix.lower() in DICOM for file in files[:1]) and UnitTag.knows(unit):
         tag = UnitTag(unit)
@@ -383,6 +387,7 @@ def _check_spec(spec: object) -> None:
             f"A data set is given by its name or path, not by {type(spec).__name__}; for arrays use "
             "Dataset.from_arrays."
         )
+    refuse_secrets(spec)
     if "\0" in str(spec):
         raise BadInput("The path has a NUL character in it; correct it.")
 

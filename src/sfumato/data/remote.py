@@ -2,8 +2,8 @@
 
 A `UrlPath` has of a path what readers of streams use. Arrays are mapped into memory, which no address can be, so those must be
 here. Every picture or block is fetched when it is read, and again when it is read again: for DP-SGD, which takes records from all
-over, bring the data here first. Credentials are fsspec's business (its environment variables and configuration); an address
-with a password in it is shown without.
+over, bring the data here first. Credentials are fsspec's business (its environment variables and configuration): an address is
+kept with what is made from the data, so one with a password or a token in it is refused.
 """
 
 from __future__ import annotations
@@ -29,6 +29,24 @@ def is_address(spec: object) -> bool:
     return isinstance(spec, str) and _ADDRESS.match(spec) is not None
 
 
+def without_secrets(address: str) -> str:
+    """An address as it may be shown: no user and password, and no query."""
+    return printable(re.sub(r"://.*@", "://", address).partition("?")[0])
+
+
+def refuse_secrets(address: object) -> None:
+    """Raise where an address holds what opens it: it would be kept in configurations, cells and logs."""
+    if not is_address(address):
+        return
+    assert isinstance(address, str)
+    # A name before the @ alone is no secret (abfs://CONTAINER@ACCOUNT, sftp://USER@HOST), but to a web server it may be a token.
+    if re.search(r"://.*:.*@|https?://[^/]*@|\?", address):
+        raise BadInput(
+            f"The address {without_secrets(address)} came with a user, a password, a query or a token in it, and addresses are "
+            "kept with the results; give it without, and the credentials by fsspec's environment variables or configuration."
+        )
+
+
 class UrlPath:
     """A file or folder behind an address."""
 
@@ -43,7 +61,7 @@ class UrlPath:
         self._path: str = place[1]
 
     def __str__(self) -> str:
-        return printable(re.sub(r"://[^/@]*@", "://", self._address))
+        return without_secrets(self._address)
 
     @property
     def name(self) -> str:

@@ -173,12 +173,14 @@ def _numbers(array: pa.Array, column: Column) -> Array:
 def _days(array: pa.Array, column: Column) -> Array:
     """Dates, moments, or text like 2024-12-31, as the number of the day."""
     plain, kind = pa.types, array.type
-    if not (plain.is_date(kind) or plain.is_timestamp(kind) or plain.is_string(kind)):
+    text = plain.is_string(kind) or plain.is_large_string(kind) or plain.is_string_view(kind)
+    if not (plain.is_date(kind) or plain.is_timestamp(kind) or text):
         raise BadInput(
             f"Column {column.name!r} holds dates by the schema and {kind} in the data; convert one of them."
         )
     try:
-        days = array.cast(pa.date32(), safe=False).cast(pa.int32()).cast(pa.float64())
+        plainly = array.cast(pa.string()) if text else array
+        days = plainly.cast(pa.date32(), safe=False).cast(pa.int32()).cast(pa.float64())
     except pa.ArrowException:
         raise BadInput(
             f"Column {column.name!r} holds something else than dates like 2024-12-31; convert it."
@@ -274,6 +276,42 @@ def class_code(cell: Any, classes: tuple[str, ...]) -> int:
     """The code of the class that a cell names, −1 where it names none."""
     code = _lookup(classes).code(cell)
     return -1 if code is None else code
+
+
+def whole_number(cell: Any) -> int | None:
+    """A cell that is a whole number, whatever type it has it in; text and truth values are none."""
+    if isinstance(cell, (bool, np.bool_)):
+        return None
+    if isinstance(cell, (int, np.integer)):
+        return int(cell)
+    whole = isinstance(cell, (float, np.floating)) and float(cell).is_integer()
+    return int(cell) if whole else None
+
+
+def label_code(cell: Any, classes: tuple[str, ...]) -> int:
+    """The code of a label that may be a name or a count: the class that it names, else the one at that place; −1 for neither.
+
+    By the cell alone, and only for classes of which no number names one and counts another (`check_countable`).
+    """
+    code, number = class_code(cell, classes), whole_number(cell)
+    if code < 0 and number is not None and 0 <= number < len(classes):
+        return number
+    return code
+
+
+def countable(classes: Sequence[str]) -> bool:
+    """Whether every number that names a class counts the same one, or none."""
+    names = tuple(classes)
+    return all(class_code(place, names) in (-1, place) for place in range(len(names)))
+
+
+def check_countable(classes: Sequence[str], what: str, remedy: str) -> None:
+    """Refuse classes by whose names a number could be one class and by their order another: no record may settle it."""
+    if not countable(classes):
+        raise BadInput(
+            f"The classes are called by numbers that do not count them (0, 1, …), so a number in {what} could be a name or a "
+            f"place; {remedy}."
+        )
 
 
 def _written_out(number: Decimal) -> str:

@@ -28,7 +28,7 @@ from sfumato.data.conversion import hf_batch, hf_layout, picture_of, png_bytes
 from sfumato.data.folders import folder_name
 from sfumato.data.schema import Schema
 from sfumato.data.sources import Array, eight_bits
-from sfumato.data.tables import LABEL, arrow_schema, class_code, decode_rows
+from sfumato.data.tables import LABEL, arrow_schema, countable, decode_rows
 from sfumato.errors import BadInput
 from sfumato.files import atomic_folder, atomic_path, write_json
 from sfumato.progress import Progress
@@ -190,13 +190,15 @@ def _table_writer(path: Path, layout: Any, text: bool) -> Any:
 
 
 def _save_tar(data: Dataset, path: Path, progress: Progress) -> None:
-    """WebDataset: 00000.png and, beside it, 00000.cls with the number of its class."""
+    """WebDataset: 00000.png and, beside it, 00000.cls with the number of its class (or .cls.txt with its name)."""
     size = _size(data)
     digits = max(5, len(str(size - 1)))
     classes = data.schema.classes
-    # Where names of classes are numbers, but not those that count them, a number could be read as a name.
-    plain = all(class_code(str(code), classes) in (-1, code) for code in range(len(classes)))
-    told = [str(code) if plain else name for code, name in enumerate(classes)]
+    # Where names of classes are numbers, but not those that count them, a .cls could be read as a name.
+    told = [
+        ("cls", str(code)) if countable(classes) else ("cls.txt", name)
+        for code, name in enumerate(classes)
+    ]
     number = 0
     with (
         atomic_path(path) as temporary,
@@ -208,7 +210,8 @@ def _save_tar(data: Dataset, path: Path, progress: Progress) -> None:
             for row, pixels in enumerate(eight_bits(batch.values.numpy())):
                 _add(archive, f"{number:0{digits}d}.png", png_bytes(pixels))
                 if codes is not None:
-                    _add(archive, f"{number:0{digits}d}.cls", told[codes[row]].encode())
+                    ending, label = told[codes[row]]
+                    _add(archive, f"{number:0{digits}d}.{ending}", label.encode())
                 number += 1
             stage.advance(len(batch))
     write_json(schema_beside(path), written_schema(data.schema, np.dtype(np.uint8)).to_json())

@@ -46,7 +46,7 @@ class Pictured(Encoded):
             codec = self.open_codec(schema, run)
             self.spread_: Tensor = CodecPictures.spread_of(codec, run.public)
             return CodecPictures(codec, self.spread_, run.public)
-        source = PublicPictures(run.public) if self.source == PUBLIC else self.source_again()
+        source = PublicPictures(run.public) if self.source == PUBLIC else self._named_source(schema)
         run.check_unseen(f"The source {self.source}", source.trained_on)
         return source
 
@@ -56,10 +56,13 @@ class Pictured(Encoded):
             return PublicPictures()
         if self.source == CODEC:
             return CodecPictures(self.codec_, self.spread_)
+        return self._named_source(self.schema_, named_by_run=True)
+
+    def _named_source(self, schema: Schema, named_by_run: bool = False) -> Source:
         name, _, rest = self.source.partition(":")
         if name == DIFFUSERS:
-            return DiffusionPictures(rest, self.schema_)
-        return own_source(self.source, self.schema_)
+            return DiffusionPictures(rest, schema)
+        return own_source(self.source, schema, named_by_run=named_by_run)
 
     def open_embedding(
         self, schema: Schema, source: Source, labels: Tensor, run: Workspace

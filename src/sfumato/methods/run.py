@@ -366,6 +366,14 @@ def is_run(path: Path) -> bool:
     return begun
 
 
+def inside_run(path: Path) -> bool:
+    """Whether something at `path` would go along when a run folder is handed on."""
+    return any(
+        (folder / STORE).is_file() or all((folder / name).is_file() for name in EXPORTS[:2])
+        for folder in Path(path).resolve().parents
+    )
+
+
 def _kind_of(path: Path) -> str:
     if (path / STORE).is_file():
         return "store"

@@ -13,6 +13,8 @@ from __future__ import annotations
 
 import importlib
 import math
+import os
+import sys
 from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Any
@@ -27,6 +29,7 @@ from sfumato.public.codec import ImageCodec
 from sfumato.public.perceptual import PerceptualFeatures, weighed_axes
 
 PUBLIC, CODEC, DIFFUSERS = "public", "codec", "diffusers"
+ALLOW_CODE = "SFUMATO_ALLOW_CODE"  # "1": modules that saved runs name are imported
 _AT_ONCE = 256
 # At degree 1: what the entries of a picture's affine map, and the bends between its 4 × 4 places, are spread by. A picture
 # reaches from −1 to 1.
@@ -200,10 +203,21 @@ class DiffusionPictures(Source):
         return ((torch.cat(found) + 1) / 2).clamp(0, 1)
 
 
-def own_source(spec: str, schema: Schema) -> Source:
-    """The class that "package.module:Class" names, made for a schema."""
+def own_source(spec: str, schema: Schema, *, named_by_run: bool = False) -> Source:
+    """The class that "package.module:Class" names, made for a schema.
+
+    Importing a module runs it. Whoever fits has named it; a saved run may be somebody else's (`named_by_run`), so its module
+    must be here already, or be allowed.
+    """
     module, _, name = spec.partition(":")
+    if named_by_run and module not in sys.modules and os.environ.get(ALLOW_CODE) != "1":
+        raise BadInput(
+            f"This run makes its pictures by code that it names, {spec}. If you trust who made it, import that module first in "
+            f"Python, or set {ALLOW_CODE}=1 in the environment."
+        )
     try:
+        if not all(part.isidentifier() for part in (*module.split("."), name)):
+            raise ValueError(spec)
         found = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError, ValueError) as error:
         raise BadInput(
@@ -212,7 +226,13 @@ def own_source(spec: str, schema: Schema) -> Source:
         ) from error
     if not (isinstance(found, type) and issubclass(found, Source)):
         raise BadInput(f"{spec} is no subclass of sfumato.public.pictures.Source; make it one.")
-    return found(schema)  # type: ignore[call-arg]
+    try:
+        return found(schema)  # type: ignore[call-arg]
+    except TypeError as error:
+        raise BadInput(
+            f"{spec} cannot be made of a schema ({error}); write a class with both functions whose constructor takes the Schema "
+            "alone."
+        ) from error
 
 
 class Seeing:

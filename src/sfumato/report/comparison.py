@@ -22,6 +22,7 @@ from sfumato import published
 from sfumato._version import __version__
 from sfumato.data import find_named
 from sfumato.data.catalogue import unknown_set
+from sfumato.data.remote import refuse_secrets
 from sfumato.errors import BadInput
 from sfumato.evaluation.metrics import badge_of, family_of, title_of
 from sfumato.files import as_path, atomic_path, check_file, write_json, write_text
@@ -182,6 +183,7 @@ def _data(given: Mapping[str, Any]) -> tuple[str, str, str]:
     for key, spec in specs.items():
         if not isinstance(spec, str) or not spec:
             raise BadInput(f'{key} must be a name or path in quotes; write {key} = "digits".')
+        refuse_secrets(spec)
     if set(specs) == {"train", "test"}:
         private, held_out = find_named(specs["train"]), find_named(specs["test"])
         # Published numbers are for this way round only.
@@ -249,6 +251,7 @@ def _variant(name: Any, where: str, table: Any, data: str, epsilons: tuple[float
         raise BadInput(
             f'[{where}] public must be a name or path in quotes; write public = "mnist".'
         )
+    refuse_secrets(public)
     if "seed" in settings:
         raise BadInput(f"[{where}] sets seed; the list seeds does that for all methods.")
     texts = {}

@@ -34,6 +34,7 @@ from sfumato import published
 from sfumato._version import __version__
 from sfumato.data import Schema, find_named, load, schema_of
 from sfumato.data.inspection import refuse_implausible
+from sfumato.data.remote import is_address
 from sfumato.engines import Engine, engine_of
 from sfumato.errors import (
     BadInput,
@@ -285,6 +286,8 @@ def _changed(spec: str) -> list[str]:
     """Where a path leads and a keyed digest of when it last changed; a named set is fixed by its name."""
     if find_named(spec) is not None:
         return []
+    if is_address(spec) and not os.path.lexists(spec):
+        return [spec]  # nobody here knows when it changed
     path = Path(os.path.realpath(spec))
     parts = [path, *(path.rglob("*") if path.is_dir() else path.parent.glob(f"{path.stem}*"))]
     last = max(part.stat().st_mtime_ns for part in parts)

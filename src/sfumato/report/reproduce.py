@@ -173,7 +173,8 @@ def _parsed(text: str) -> dict[str, Any]:
 def _table(name: str, given: Mapping[str, Any], quick: bool) -> PaperTable:
     for key, kind in (("title", str), ("paper", str), ("tables", list), ("grids", list)):
         if not isinstance(given.get(key), kind) or not given[key]:
-            raise BadInput(f"{key} is missing; merf/table-3 is an example.")
+            raise BadInput(f"{key} is missing, or not of its kind; merf/table-3 is an example.")
+    _check_kinds(given)
     if given["paper"] not in paper_titles():
         raise BadInput(f"paper must be one of {', '.join(paper_titles())}.")
     common = {key: value for key, value in given.items() if key not in _OWN}
@@ -184,6 +185,7 @@ def _table(name: str, given: Mapping[str, Any], quick: bool) -> PaperTable:
     wholes = [_grid(common, grid, changes) for grid in given["grids"][:most]]
     beside = [whole.pop("beside", whole.get("data", "")) for whole in wholes]
     told = [str(line) for line in given.get("differs", ())]
+    configs = tuple(parse_config(whole) for whole in wholes)  # first: it says what is wrong
     for whole in wholes:
         told += [line for line in _preset_remarks(whole) if line not in told]
     return PaperTable(
@@ -192,10 +194,31 @@ def _table(name: str, given: Mapping[str, Any], quick: bool) -> PaperTable:
         paper=given["paper"],
         tables=tuple(given["tables"]),
         differs=tuple(told),
-        grids=tuple(parse_config(whole) for whole in wholes),
+        grids=configs,
         beside=tuple(beside),
         quick=quick,
     )
+
+
+def _check_kinds(given: Mapping[str, Any]) -> None:
+    """Refuse what is of another kind than a table's file has it; what a comparison has, `parse_config` looks at."""
+    texts, tables = "a list of texts in quotes", "a table, as in merf/table-3"
+    for key in ("tables", "differs"):
+        found = given.get(key, [])
+        if not isinstance(found, list) or not all(isinstance(text, str) for text in found):
+            raise BadInput(f"{key} must be {texts}.")
+    quick = given.get("quick", {})
+    if not all(isinstance(part, dict) for part in (quick, *given["grids"])):
+        raise BadInput(f"quick and every one of grids must be {tables}.")
+    most = quick.get("grids", 1)
+    if isinstance(most, bool) or not isinstance(most, int) or most < 1:
+        raise BadInput("grids in [quick] must be how many of them are made, from 1.")
+    for part in (given, quick, *given["grids"]):
+        methods = part.get("methods", {})
+        if not isinstance(methods, dict) or not all(isinstance(m, dict) for m in methods.values()):
+            raise BadInput(f"methods, and every one of them, must be {tables}.")
+        if not isinstance(part.get("beside", ""), str):
+            raise BadInput("beside must be the name of the paper's set in quotes.")
 
 
 def _grid(
@@ -220,7 +243,7 @@ def _preset_remarks(grid: Mapping[str, Any]) -> list[str]:
         if not preset:
             continue
         kind, _, chosen = preset.partition(":")
-        cls = get_method(settings.get("method", name))
+        cls = get_method(str(settings.get("method", name)))
         data = chosen or grid.get("data") or grid["train"]
         for epsilon in grid["epsilons"]:
             preset_of = find_preset(cls, kind, data=data, epsilon=epsilon, given=settings)

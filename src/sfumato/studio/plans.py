@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -81,7 +82,10 @@ def _answer(asked: Question, found: Found, runs: list[Run]) -> Answer:
     schema, size, name = _schema(asked, found)
     unit = RECORDS if asked.unit in ("", RECORD) else Unit(asked.unit, "what you will state", 64)
     if asked.size:
-        size = int(_number(asked.size, "n"))
+        records = _number(asked.size, "n")
+        if not 1 <= records < math.inf:
+            raise BadInput(f"n must be a number of records, not {asked.size!r}.")
+        size = int(records)
     elif not unit.single:
         size = None  # how many units there are nobody has said
     method = get_method(asked.method).from_settings({})
@@ -126,9 +130,12 @@ def _answer(asked: Question, found: Found, runs: list[Run]) -> Answer:
 
 def _number(text: str, what: str) -> float:
     try:
-        return float(text)
+        found = float(text)
     except ValueError:
-        raise BadInput(f"{what} must be a number, not {text!r}.") from None
+        found = math.nan
+    if math.isnan(found):
+        raise BadInput(f"{what} must be a number, not {text!r}.")
+    return found
 
 
 def _schema(asked: Question, found: Found) -> tuple[Schema, int | None, str]:
