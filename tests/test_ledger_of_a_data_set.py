@@ -703,10 +703,11 @@ def test_the_page_tells_what_all_runs_cost_together_only_where_there_is_a_ledger
         merf().fit(data, ONE, out=name, ledger=ledger)
     merf().fit(data, ONE, out=alone)
     assert run("report", alone).exit_code == 0
-    assert "All runs on this data" not in (alone / "report.html").read_text()
+    assert "this run stands in no ledger" in (alone / "report.html").read_text()
     assert json.loads((alone / "report.json").read_text())["ledger"] is None
     assert run("report", first).exit_code == 0
     page = (first / "report.html").read_text()
+    assert "this run stands in no ledger" not in page
     assert "All runs on this data" in page and "1.466" not in page
     assert run("report", first, "--ledger", ledger).exit_code == 0
     told = json.loads((first / "report.json").read_text())["ledger"]

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from sfumato.evaluation import evaluate
     from sfumato.generators.embedding import suggest_features
     from sfumato.methods import (
+        Diffusion,
         Dpaf,
         Dre,
         Evolve,
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
         Method,
         Mge,
         Mixture,
+        Pearl,
+        Privbayes,
         Sinkhorn,
         fit,
         get_method,
@@ -74,6 +77,7 @@ __all__ = [  # noqa: RUF022
     "Budget",
     "Column",
     "Dataset",
+    "Diffusion",
     "Dpaf",
     "Dre",
     "Evolve",
@@ -89,6 +93,8 @@ __all__ = [  # noqa: RUF022
     "Mge",
     "Mixture",
     "Neighbours",
+    "Pearl",
+    "Privbayes",
     "Schema",
     "SfumatoError",
     "Sinkhorn",

@@ -26,6 +26,7 @@ import logging
 import os
 import platform
 import signal
+import socket
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator
@@ -46,6 +47,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 # Parts a processor gets of a sum over all records: if one is lost, or slow, little waits for it.
+_PATIENCE = 10.0  # seconds for a cluster's address to answer
 _PARTS = 4
 # Totals that one task adds up.
 _TOGETHER = 8
@@ -220,6 +222,8 @@ def _connect(ray: Any, address: str | None) -> None:
         }
     with _undisturbed():
         try:
+            if address is not None:
+                _answers(address)
             ray.init(
                 **started, log_to_driver=False, configure_logging=False, logging_level=logging.ERROR
             )
@@ -230,6 +234,13 @@ def _connect(ray: Any, address: str | None) -> None:
                 if address
                 else f"Ray could not be started on this machine ({type(error).__name__}); leave --engine out to run without it."
             ) from error
+
+
+def _answers(address: str) -> None:
+    """Raise if nobody listens at HOST:PORT: Ray itself would try for minutes."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if host and port.isascii() and port.isdigit():
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_PATIENCE).close()
 
 
 def _cores() -> int:

@@ -21,6 +21,8 @@ if TYPE_CHECKING:  # what is found, for type checkers; a test compares
     from sfumato.methods.merf import Merf as Merf
     from sfumato.methods.mge import Mge as Mge
     from sfumato.methods.mixture import Mixture as Mixture
+    from sfumato.methods.pearl import Pearl as Pearl
+    from sfumato.methods.privbayes import Privbayes as Privbayes
     from sfumato.methods.sinkhorn import Sinkhorn as Sinkhorn
 
 __all__ = [
