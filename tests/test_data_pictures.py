@@ -398,7 +398,7 @@ def test_a_line_that_fits_files_of_two_folders_is_refused(tmp_path):
         (tmp_path / home / "1.png").write_bytes(png(1))
     (tmp_path / "told.csv").write_text("file,label\n1.png,n\n")
     data = load(tmp_path, image_size=4, classes=["n", "i"], labels="told.csv")
-    with pytest.raises(BadInput, match="one line for .* and for another file"):
+    with pytest.raises(BadInput, match=r"one line for .* and for another file"):
         _ = data.labels
 
 
@@ -410,7 +410,7 @@ def test_members_of_two_archives_are_told_by_lines_of_their_own(tmp_path):
     told = tmp_path / "told.csv"
     facts = {"image_size": 4, "channels": 1, "unit": f"{told}:patient"}
     told.write_text("file,patient\n0.png,A\n1.png,B\n")
-    with pytest.raises(BadInput, match="one line for .* and for another file"):
+    with pytest.raises(BadInput, match=r"one line for .* and for another file"):
         load(shards, **facts).units.codes(4)
     names = [f"s{shard}.tar/{n}.png" for shard in range(2) for n in range(2)]
     lines = [f"{name},{who}" for name, who in zip(names, "ABCA", strict=True)]
@@ -427,7 +427,7 @@ def test_a_link_in_an_archive_is_refused(tmp_path, kind):
         link = tarfile.TarInfo("b.png")
         link.type, link.linkname = kind, "a.png"
         archive.addfile(link)
-    with pytest.raises(BadInput, match="b.png as a link"):
+    with pytest.raises(BadInput, match=r"b.png as a link"):
         load(file, image_size=4, channels=1)
 
 
