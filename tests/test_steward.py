@@ -15,6 +15,8 @@ from sfumato.cli.main import app
 pydicom = pytest.importorskip("pydicom", reason="sfumato[dicom] is not installed")
 from dicoms import write_dicom  # noqa: E402
 
+pytestmark = pytest.mark.xdist_group("steward")  # one walk for all of them
+
 PATIENTS, SCANS = 40, 4
 FACTS = ["--image-size", "16", "--channels", "1", "--unit", "PatientID"]
 BUDGET = ["--epsilon", "3", "--delta", "1e-3"]

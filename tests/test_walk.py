@@ -10,6 +10,8 @@ import pytest
 from sfumato.testing import rooms
 from sfumato.testing.walk import Walk, follow, page
 
+pytestmark = pytest.mark.xdist_group("walk")  # one walk for all of them
+
 PAGE = Path(__file__).parent.parent / "docs" / "walk.md"
 
 

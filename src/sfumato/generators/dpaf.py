@@ -85,12 +85,20 @@ class Head(nn.Module):
 
 
 class Discriminator(nn.Module):
-    """Encoder and head; the outputs are a classifier's logits, or a discriminator's for each claimed class."""
+    """Encoder and head; the outputs are a classifier's logits, or a discriminator's for each claimed class.
 
-    def __init__(self, shape: tuple[int, ...], n_classes: int, maps: int) -> None:
+    `conv1_std` is the spread of conv1's weights; None for torch's own.
+    """
+
+    def __init__(
+        self, shape: tuple[int, ...], n_classes: int, maps: int, conv1_std: float | None = None
+    ) -> None:
         super().__init__()
         self.encoder = Encoder(shape, maps)
         self.head = Head(self.encoder.shape, n_classes)
+        if conv1_std is not None:
+            conv = next(m for m in self.encoder.conv1.modules() if isinstance(m, nn.Conv2d))
+            nn.init.normal_(conv.weight, std=conv1_std)
 
     def forward(self, images: Tensor) -> Tensor:
         return self.head(self.encoder(images))

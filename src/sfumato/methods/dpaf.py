@@ -19,7 +19,6 @@ from dataclasses import replace
 from typing import ClassVar
 
 import torch
-from torch import nn
 
 from sfumato.data import Schema
 from sfumato.errors import BadInput
@@ -63,16 +62,10 @@ class Dpaf(ImageAdversarial):
         paper="“DPAF: Image Synthesis via Differentially Private Aggregation in Forward Phase”",
         summary="An adversarial network whose discriminator sees noisy sums of normalised feature maps.",
     )
-    TINY: ClassVar = {
-        "rate": 0.5,
-        "steps": 6,
-        "batch": 12,
-        "latent": 4,
-        "width": 4,
+    TINY: ClassVar = {"rate": 0.5, "steps": 6, "batch": 12, "latent": 4, "width": 4, "maps": 4} | {
         "asymmetry": 3,
         "first_phase": "dp-sgd",
         "first_steps": 2,
-        "maps": 4,
     }
 
     rate: float = setting(default=0.01)
@@ -179,14 +172,8 @@ class Dpaf(ImageAdversarial):
         self.generator_ = self.generator_.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
     def critic(self, schema: Schema) -> Discriminator:
-        return seeded(self.seed + 1, self._critic, schema)
-
-    def _critic(self, schema: Schema) -> Discriminator:
-        network = Discriminator(schema.shape, schema.n_classes, self.maps)
-        if self.conv1_std is not None:
-            conv = next(m for m in network.encoder.conv1.modules() if isinstance(m, nn.Conv2d))
-            nn.init.normal_(conv.weight, std=self.conv1_std)
-        return network
+        facts = (schema.shape, schema.n_classes, self.maps, self.conv1_std)
+        return seeded(self.seed + 1, Discriminator, *facts)
 
     def _fit(self, data: Gate, run: Workspace) -> None:
         counts = count(data)
