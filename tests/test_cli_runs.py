@@ -25,6 +25,8 @@ from sfumato.errors import DataUnavailable, SfumatoError
 from sfumato.methods import Merf, MethodInfo, SavedRun
 from waits import wait_for
 
+pytestmark = pytest.mark.xdist_group("cli-runs")  # one run for all of them
+
 TINY = ("--set", "features=64", "--set", "steps=20")
 BUDGET = ("--epsilon", "5", "--delta", "1e-5")
 PLAN = ("plan", "merf", "--data", "digits:train")

@@ -36,6 +36,8 @@ from sfumato.report.comparison import (
 from sfumato.report.grid import _changed, compare, run_cell
 from sfumato.report.papers import published_numbers
 
+pytestmark = pytest.mark.xdist_group("comparison")  # one interrupted comparison for all of them
+
 Story = tuple[Path, dict[str, int], Outcome]
 TINY = {"features": 64, "steps": 10, "batch": 20}
 

@@ -438,7 +438,11 @@ method.fit(data, budget, out=sys.argv[1], **how)
 
 @pytest.mark.parametrize(
     ("name", "how"),
-    [("merf", signal.SIGKILL), ("merf", signal.SIGINT), ("dre", signal.SIGKILL)],
+    [
+        ("merf", signal.SIGKILL),
+        pytest.param("merf", signal.SIGINT, marks=pytest.mark.slow),
+        ("dre", signal.SIGKILL),
+    ],
 )
 def test_a_killed_fit_goes_on_with_the_very_answers_it_was_given(name, how, tmp_path):
     (tmp_path / "fit.py").write_text(KILLED)
