@@ -810,7 +810,7 @@ def versions(rounds: int, quick: bool) -> None:
     here, other = str(Path(sfumato.__file__).parents[1]), os.environ["SFUMATO_OTHER"]
     print("| fit | other, s | this, s | other ÷ this: least times | median (range) of turns |")
     print("|---|---|---|---|---|")
-    for name in ("mixture", "merf", "hp", "mge", "llm"):
+    for name in os.environ.get("SFUMATO_FITS", "mixture,merf,hp,mge,llm").split(","):
         order = [sys.executable, __file__, "versions", "--work", name, *["--quick"] * quick]
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
         workers = [
