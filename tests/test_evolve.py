@@ -158,6 +158,7 @@ def test_bent_public_pictures_need_public_data() -> None:
         Evolve().fit(halves(40), BUDGET)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("diffusers") is None, reason="diffusers is an extra")
 def test_a_diffusion_model_of_the_users_draws_and_varies(tmp_path: Path) -> None:
     from diffusers import DDIMScheduler, UNet2DModel

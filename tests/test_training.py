@@ -441,7 +441,7 @@ method.fit(data, budget, out=sys.argv[1], **how)
     [
         ("merf", signal.SIGKILL),
         pytest.param("merf", signal.SIGINT, marks=pytest.mark.slow),
-        ("dre", signal.SIGKILL),
+        pytest.param("dre", signal.SIGKILL, marks=pytest.mark.slow),
     ],
 )
 def test_a_killed_fit_goes_on_with_the_very_answers_it_was_given(name, how, tmp_path):
