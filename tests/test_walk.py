@@ -20,6 +20,11 @@ def mixture() -> Walk:
     return follow("mixture")
 
 
+def test_a_group_of_tests_stays_on_one_worker(request):
+    if request.config.getoption("loadgroup", False):  # set by pytest-xdist, in its workers
+        assert request.node.nodeid.endswith("@walk")
+
+
 def test_no_sum_leads_a_record_through_more_than_four_changes_of_room(mixture):
     assert len(mixture.sums) == 12
     changes = {label: mixture.changes_of_room(label) for label in mixture.sums}
