@@ -70,6 +70,7 @@ from sfumato.privacy import (
     refuse_overlap,
     refuse_trained_on,
 )
+from sfumato.privacy.arithmetic import ordinary_torch
 from sfumato.privacy.query import calibrated, claimed, plan
 from sfumato.privacy.store import FORMAT
 from sfumato.privacy.units import size_of
@@ -263,6 +264,7 @@ class Method(Learnt, Estimator, Configured, ABC):
     # -- fit and refit -------------------------------------------------------------------------------------------
 
     @final
+    @ordinary_torch()
     def fit(
         self,
         data: Any,
@@ -342,6 +344,7 @@ class Method(Learnt, Estimator, Configured, ABC):
                 refuse_trained_on(data, value)
 
     @final
+    @ordinary_torch()
     def refit(
         self,
         run: Path | str,
@@ -594,6 +597,7 @@ class Method(Learnt, Estimator, Configured, ABC):
     # -- sample --------------------------------------------------------------------------------------------------
 
     @final
+    @ordinary_torch()
     def sample(
         self,
         n: int | None = None,
@@ -705,6 +709,7 @@ class Method(Learnt, Estimator, Configured, ABC):
         return Path(path)
 
     @staticmethod
+    @ordinary_torch()
     def load(path: Path | str) -> Method:
         """The fitted method of a run folder, as its store tells it."""
         run = SavedRun(path)

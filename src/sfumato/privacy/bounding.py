@@ -35,6 +35,7 @@ from torch import Tensor
 
 from sfumato.data import Batch
 from sfumato.errors import BadInput
+from sfumato.privacy.arithmetic import exact_arithmetic
 
 # The grid is this many binary digits finer than the bound: far below any useful noise, and coarse enough for sums of
 # hundreds of float32 rows to be exact.
@@ -342,6 +343,7 @@ class BoundedSum(_Rounded):
         self.shape: tuple[int, ...] = (phi.segments, phi.dim)
         self._reach = phi.bound * math.sqrt(1 + _SLACK)
 
+    @exact_arithmetic()
     def __call__(self, batch: Batch) -> Tensor:
         """The sum over the batch in grid units, (segments, dim), int64."""
         total = torch.zeros(self.shape, dtype=torch.int64)
@@ -381,6 +383,7 @@ class BoundedSum(_Rounded):
             total[:, features] += self._sum(shortened[features], member[unfit]).to(torch.int64)
         return total
 
+    @exact_arithmetic()
     def rows(self, batch: Batch) -> Tensor:
         """Each record's row after bounding, in units of its grid, (n, dim)."""
         found = [torch.empty(0, self.phi.dim)]
@@ -476,6 +479,7 @@ class OuterSum(_Rounded):
         self.grid = self.grids[0] * self.grids[1] / (shares or 1)
         self.shape: tuple[int, ...] = (phi.segments, phi.dim)
 
+    @exact_arithmetic()
     def __call__(self, batch: Batch) -> Tensor:
         """The sum over the batch in grid units, (segments, left · right), int64."""
         total = torch.zeros(self.phi.segments, self.phi.left, self.phi.right, dtype=torch.int64)
@@ -490,6 +494,7 @@ class OuterSum(_Rounded):
                     total[code] += (left[chosen].T @ right[chosen]).to(torch.int64)
         return total.view(self.shape)
 
+    @exact_arithmetic()
     def units(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Each record's two factors after bounding, whole numbers of grid units in double precision."""
         starts = range(0, max(1, len(batch)), self.rows_at_once)

@@ -57,6 +57,7 @@ from torch.nn import functional
 
 from sfumato.data import Batch, Schema
 from sfumato.errors import BadInput
+from sfumato.privacy.arithmetic import exact_arithmetic
 from sfumato.privacy.bounding import check_shares, grid_of
 
 _SLACK = 2.0**-10
@@ -150,6 +151,7 @@ class GradientSum:
         """The length that no record's contribution exceeds: what the ledger is charged with."""
         return enforced_gradient_bound(self.bound)
 
+    @exact_arithmetic()
     def __call__(self, batch: Batch) -> Tensor:
         """The sum over the batch, (dim,) float64; records with shares count as often as these say."""
         total = torch.zeros(self.dim, dtype=torch.float64)
@@ -173,6 +175,7 @@ class GradientSum:
         for parameter, part in zip(self._named.values(), parts, strict=True):
             parameter.grad = part.view_as(parameter).to(parameter.dtype)
 
+    @exact_arithmetic()
     def check(self, schema: Schema) -> None:
         """Refuse a loss that mixes records, choose the way, and try that neither a record's place in a micro-batch nor the rows
         beside it change a bit of what it adds; on random rows, once for each number of threads.

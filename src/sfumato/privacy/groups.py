@@ -41,6 +41,7 @@ from torch import Tensor
 
 from sfumato.data import Batch
 from sfumato.errors import BadInput
+from sfumato.privacy.arithmetic import exact_arithmetic
 from sfumato.privacy.bounding import check_bound, clipped, grid_of
 
 # Far below any noise, and sums of millions of groups stay exact in 64 bits.
@@ -94,6 +95,7 @@ class GroupSum(_ClippedSum):
         super().__init__(dim=dim, bound=bound, parts=groups)
         self._answer = answer
 
+    @exact_arithmetic()
     def __call__(self, group: Batch) -> Tensor:
         """The summand of one group in grid units; an empty one is not asked, and counts for nothing."""
         # What a function draws from the common source of random numbers must not tell how many groups there were.
@@ -118,6 +120,7 @@ class ShardStates:
         self._prepare = prepare
         self._phase: int = 0 if earlier is None else earlier._phase + 1
 
+    @exact_arithmetic()
     def prepared(self, shard: Batch, earlier: Any, number: int) -> Any:
         with torch.random.fork_rng(devices=[]):
             return self._prepare(shard, earlier, _seeded(2 * self._phase, number))
@@ -138,6 +141,7 @@ class ShardSum(_ClippedSum):
         self.states = states
         self._answer = answer
 
+    @exact_arithmetic()
     def __call__(self, shard: Batch, state: Any, step: int, number: int) -> Tensor:
         """The summand of one shard in grid units; `state` is left as it is."""
         with torch.random.fork_rng(devices=[]):
