@@ -97,9 +97,7 @@ def loudly(network: Callable[[Tensor], Tensor], images: Tensor, labels: Tensor) 
 
 def rows(n: int, *shape: int) -> Batch:
     random = torch.Generator().manual_seed(n)
-    return Batch(
-        torch.rand(n, *shape, generator=random), torch.randint(3, (n,), generator=random)
-    )
+    return Batch(torch.rand(n, *shape, generator=random), torch.randint(3, (n,), generator=random))
 
 
 def some(batch: Batch, rows: slice) -> Batch:
@@ -179,7 +177,7 @@ def test_a_gpu_adds_in_one_order_or_the_layer_is_refused(monkeypatch):
         assert not torch.utils.deterministic.fill_uninitialized_memory
     assert not torch.are_deterministic_algorithms_enabled()
     assert (flags.deterministic, flags.benchmark, flags.allow_tf32) == before
-    with pytest.raises(BadInput, match="device=cpu.*bincount"), exact_arithmetic():
+    with pytest.raises(BadInput, match=r"device=cpu.*bincount"), exact_arithmetic():
         raise RuntimeError("bincount does not have a deterministic implementation")
     with pytest.raises(RuntimeError, match="out of memory"), exact_arithmetic():
         raise RuntimeError("out of memory")

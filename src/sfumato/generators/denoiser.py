@@ -63,7 +63,8 @@ class Denoiser(nn.Module):
 
     def _told(self, levels: Tensor, labels: Tensor) -> Tensor:
         """(n, width) of level and label."""
-        angles = levels.log()[:, None] * (math.pi / 2 * 2.0 ** torch.arange(-2, _WAVES - 2) / 2)
+        waves = torch.arange(-2, _WAVES - 2, device=levels.device)
+        angles = levels.log()[:, None] * (math.pi / 2 * 2.0**waves / 2)
         told: Tensor = self.level(torch.cat([angles.cos(), angles.sin()], dim=1))
         if self.label is None:
             return told

@@ -1,13 +1,14 @@
-"""Where free training runs: on the processor, or on a GPU where torch can use one.
+"""Where networks are trained: on the processor, or on a GPU where torch can use one.
 
-Only what comes after the releases is ever moved: generators, released numbers, public maps. Sums over private records, and the
-gradients of private records that paid steps ask for, are computed by the wall on the processor, whose whole-number arithmetic
-its proofs are about.
+What lies there are networks, released numbers and public maps, and, while a step is asked, what networks are given of a record
+and what they say of it. Clipping, rounding and adding up are the wall's, on the processor, whose arithmetic its proofs are about
+(`privacy.gradients`); so is all that is drawn at random, so that a seed gives the same numbers on every device.
 """
 
 from __future__ import annotations
 
 import copy
+import os
 from typing import Any
 
 import torch
@@ -26,12 +27,20 @@ def device_of(name: str) -> torch.device:
         "cpu": True,
     }
     if name == "auto":
-        return torch.device(next(kind for kind, available in there.items() if available))
+        name = next(kind for kind, available in there.items() if available)
     if not there[name]:
         raise BadInput(
             f"device={name} needs a GPU of that kind that torch can use; take device=auto, or cpu."
         )
+    if name == "cuda":
+        # What torch asks for before it multiplies in one order only (`privacy.arithmetic`); read when CUDA is first used.
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     return torch.device(name)
+
+
+def precise(device: torch.device) -> torch.dtype:
+    """The most digits that the device computes with: mps has no double precision."""
+    return torch.float32 if device.type == "mps" else torch.float64
 
 
 def moved(value: Any, device: torch.device) -> Any:
@@ -45,8 +54,8 @@ def moved(value: Any, device: torch.device) -> Any:
                 setattr(value, name, moved(part, device))
         return value
     if isinstance(value, Tensor):
-        if device.type == "mps" and value.dtype == torch.float64:
-            value = value.to(torch.float32)  # which is all that it has
+        if value.dtype == torch.float64:
+            value = value.to(precise(device))
         return value.to(device)
     if isinstance(value, list | tuple):
         return type(value)(moved(part, device) for part in value)

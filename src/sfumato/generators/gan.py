@@ -121,7 +121,8 @@ def _dense(inputs: int, width: int, outputs: int) -> nn.Sequential:
 
 
 def _seeds(labels: Tensor, latent: int, n_classes: int, generator: torch.Generator) -> Tensor:
-    noise = torch.randn(len(labels), latent, generator=generator)
+    # Drawn on the processor, so that a seed gives the same noise on every device.
+    noise = torch.randn(len(labels), latent, generator=generator).to(labels.device)
     if not n_classes:
         return noise
     return torch.cat([noise, functional.one_hot(labels, n_classes).to(noise.dtype)], dim=1)

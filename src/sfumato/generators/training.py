@@ -112,7 +112,7 @@ class Training:
                 for index, state in part.state_dict()["state"].items():
                     stored |= {f"{key}:{index}:{n}": torch.as_tensor(v) for n, v in state.items()}
         assert self._checkpoint is not None
-        self._checkpoint.write(step, stored)
+        self._checkpoint.write(step, {name: value.cpu() for name, value in stored.items()})
 
     def _restore(self) -> int | None:
         """Take back what was kept; the number of steps behind it, or None if nothing was."""

@@ -87,7 +87,7 @@ class Adversarial(Stepped):
         counts = count(data)
         self.shares_ = counts.shares
         random = torch.Generator().manual_seed(self.seed)
-        generator, critic = self.generator_, self.critic(data.schema)
+        generator, critic = self.generator_.to(self.place), self.critic(data.schema).to(self.place)
         adam = torch.optim.Adam(generator.parameters(), lr=self.learning_rate, betas=BETAS)
         critic_adam = torch.optim.Adam(critic.parameters(), lr=self.critic_rate, betas=BETAS)
         if not run.resumed():
@@ -110,10 +110,11 @@ class Adversarial(Stepped):
                 loss = self.generator_step(generator, critic, adam, random)
                 training.facts["generator loss"] = loss
                 move_average(ema, generator, self.decay)
-        self.generator_ = ema.eval()
+        self.generator_ = ema.cpu().eval()
 
     def labels(self, random: torch.Generator) -> Tensor:
-        return torch.multinomial(self.shares_, self.batch, replacement=True, generator=random)
+        drawn = torch.multinomial(self.shares_, self.batch, replacement=True, generator=random)
+        return drawn.to(self.place)
 
     def generator_step(
         self,

@@ -36,7 +36,7 @@ from sfumato.data.pictures import sample_grid
 from sfumato.data.sources import Array, Rows, Source
 from sfumato.data.tables import whole_numbers
 from sfumato.data.units import RECORDS, Unit
-from sfumato.engines import Engine, engine_of
+from sfumato.engines import Engine, LocalEngine, engine_of
 from sfumato.errors import BadInput, CorruptArtifact, PlanMismatch, RunConflict, SfumatoError
 from sfumato.methods.counts import apportion, class_codes
 from sfumato.methods.estimator import Estimator, refuse_search
@@ -167,6 +167,9 @@ class Method(Learnt, Estimator, Configured, ABC):
 
     def _check(self, schema: Schema) -> None:
         """Refuse settings that do not go together, or not with this schema; each by itself was checked."""
+
+    def _check_machine(self, engine: Engine) -> None:
+        """Refuse settings that this machine, or the engine, cannot run: before anything is paid."""
 
     def _uses_public(self) -> bool:
         """Whether these settings make any use of public data."""
@@ -322,6 +325,7 @@ class Method(Learnt, Estimator, Configured, ABC):
                 f"{data.name} is given as private and as public data at once, which voids the guarantee; give other public data."
             )
         with _running(engine) as used:
+            self._check_machine(used)
             return self._learn(
                 data,
                 budget,
@@ -386,6 +390,7 @@ class Method(Learnt, Estimator, Configured, ABC):
                     "that setting shapes the release, so leave it as it was."
                 )
         self.check_public(schema, public)
+        self._check_machine(LocalEngine())
         origin = config["data"]
         data = Dataset(_NotAtHand(origin["size"] or 1), schema, origin["name"])
         try:

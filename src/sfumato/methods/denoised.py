@@ -26,9 +26,10 @@ from sfumato.errors import BadInput
 from sfumato.generators.denoiser import Denoiser
 from sfumato.generators.gan import move_average
 from sfumato.generators.networks import seeded
-from sfumato.methods.base import Method, Workspace
+from sfumato.methods.base import Workspace
 from sfumato.methods.capacity import usual_records
 from sfumato.methods.denoising import Noised, denoising_loss, scale, seen
+from sfumato.methods.parts import Trained
 from sfumato.methods.posterior import Prior, spaced
 from sfumato.methods.settings import setting
 from sfumato.privacy import Budget, Gate, Query
@@ -71,7 +72,7 @@ class Size:
     free_steps: int
 
 
-class Denoised(Method):
+class Denoised(Trained):
     """A prior in closed form, and a network beside it that is trained by DP-SGD."""
 
     FOLLOWS_SIZE = True
@@ -235,7 +236,7 @@ class Denoised(Method):
             )
             return
         random = torch.Generator().manual_seed(self.seed)
-        network = self.denoiser_
+        network = self.denoiser_.to(self.place)
         if not run.resumed():
             self.warm_up(network, size.free_steps, run)
         ema = copy.deepcopy(network).requires_grad_(False)
@@ -248,7 +249,7 @@ class Denoised(Method):
             step.gradient(network, denoising_loss, inputs=noised, over=size.rate * records)
             adam.step()
             move_average(ema, network, self.decay)
-        self.denoiser_ = ema.eval()
+        self.denoiser_ = ema.cpu().eval()
         self.begin_ = self.start or self.usual_start(data.budget)
         self.finish(run)
 

@@ -82,14 +82,14 @@ def train_freely(
     run: Workspace,
 ) -> None:
     """Steps on pictures that cost nothing."""
-    random = torch.Generator().manual_seed(seed)
+    random, place = torch.Generator().manual_seed(seed), next(network.parameters()).device
     adam = torch.optim.Adam(network.parameters(), lr=learning_rate)
     training = run.training(
         "Training on draws of the mixture", random, stage="draws", network=network, adam=adam
     )
     for _ in training(steps):
         with torch.no_grad():
-            inputs = noised(draw(_FREE_BATCH, random), random)
+            inputs = [part.to(place) for part in noised(draw(_FREE_BATCH, random), random)]
         adam.zero_grad()
         denoising_loss(network, *inputs).mean().backward()
         adam.step()

@@ -178,10 +178,10 @@ class Dpaf(ImageAdversarial):
     def _fit(self, data: Gate, run: Workspace) -> None:
         counts = count(data)
         self.shares_ = counts.shares
-        network = self.critic(data.schema)
+        network = self.critic(data.schema).to(self.place)
         if (phase := self.phase(data.schema)) != "random":
             train_first = train_as_published if phase == "published" else train_classifier
-            classifier = self.critic(data.schema)
+            classifier = self.critic(data.schema).to(self.place)
             train_first(self, classifier, counts.size, data, run)
             network.encoder.conv1.load_state_dict(classifier.encoder.conv1.state_dict())
         network.encoder.conv1.requires_grad_(False)
@@ -197,4 +197,4 @@ class Dpaf(ImageAdversarial):
                 second.generator_step(features)
             if (step.index + 1) % self.asymmetry == 0:
                 second.conv2_step(next(filters), real, images)
-        self.generator_ = second.ema.eval()
+        self.generator_ = second.ema.cpu().eval()

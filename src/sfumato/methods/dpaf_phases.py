@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from sfumato.data import Batch, Schema
+from sfumato.generators.devices import moved
 from sfumato.generators.dpaf import Discriminator, Encoder
 from sfumato.generators.gan import move_average
 from sfumato.methods.adversarial import BETAS
@@ -52,7 +53,7 @@ def features_by_class(encoder: Encoder) -> Callable[[Batch], tuple[Tensor, Tenso
 
     def rows(batch: Batch) -> tuple[Tensor, Tensor | None]:
         with torch.no_grad():
-            return encoder(batch.pixels()).flatten(1), batch.labels  # (n, m · h · w), (n,)
+            return encoder(_pixels(batch, encoder)).flatten(1), batch.labels  # (n, m · h · w), (n,)
 
     return rows
 
@@ -64,9 +65,14 @@ def features_and_label(encoder: Encoder, classes: int) -> Callable[[Batch], Tens
         assert batch.labels is not None
         one_hot = batch.labels[:, None] == torch.arange(classes)
         with torch.no_grad():
-            return torch.cat([encoder(batch.pixels()).flatten(1), one_hot], dim=1)
+            return torch.cat([encoder(_pixels(batch, encoder)).flatten(1).cpu(), one_hot], dim=1)
 
     return rows
+
+
+def _pixels(batch: Batch, encoder: Encoder) -> Tensor:
+    """Where the encoder is."""
+    return batch.pixels().to(encoder.conv2.weight.device)
 
 
 class FilterGradients:
@@ -84,7 +90,8 @@ class FilterGradients:
         self.bound, self.keep, self.unit = bound, keep, unit
 
     def __call__(self, batch: Batch) -> Tensor:
-        rows = compressed(self.gradients(batch.pixels(), batch.labels), self.keep) / self.unit
+        found = self.gradients(_pixels(batch, self.encoder), batch.labels)
+        rows = compressed(found.cpu(), self.keep) / self.unit
         # Clipped here as well, which the wall would have to do row by row.
         rows *= (self.bound / rows.norm(dim=1, keepdim=True).clamp(min=1e-30)).clamp(max=1.0)
         return rows if batch.labels is None else rows * (batch.labels >= 0)[:, None]
@@ -97,7 +104,9 @@ class FilterGradients:
         with torch.enable_grad():
             maps = conv2(low).detach().requires_grad_()
             by_class = labels is not None and len(self.slopes) > 1
-            slopes = self.slopes[labels.clamp(min=0)] if by_class else self.slopes  # type: ignore[union-attr]
+            slopes = self.slopes
+            if by_class:
+                slopes = slopes[labels.clamp(min=0).to(slopes.device)]  # type: ignore[union-attr]
             total = (self.encoder.normalised(maps) * slopes).sum()
             (back,) = torch.autograd.grad(total, maps)  # (n, maps, h, w)
         assert not isinstance(conv2.padding, str)
@@ -171,7 +180,7 @@ def train_as_published(
         for name, part in (("conv1", encoder.conv1), ("conv2", encoder.conv2), ("head", head))
     }
     encoder.conv2.requires_grad_(False)  # its gradients are answers; those of records are conv1's
-    slope = torch.zeros(1, *encoder.shape)
+    slope = torch.zeros(1, *encoder.shape, device=how.place)
     filters = FilterGradients(encoder, slope, bound=how.clip, keep=how.keep)
 
     def along_slope(network: Callable[..., Tensor], images: Tensor, labels: Tensor) -> Tensor:
@@ -181,7 +190,7 @@ def train_as_published(
     conv1, conv2 = data.steps(PUBLISHED_CONV1), data.steps(PUBLISHED_CONV2)
     training = run.training(_TITLE, torch.Generator(), stage=_STAGE, network=network, **adams)
     for step in training(data.steps(PUBLISHED_FEATURES), beside={conv1: 1, conv2: 1}):
-        answer = step.sum(rows)[0].to(torch.float32) / expected
+        answer = (step.sum(rows)[0].to(torch.float32) / expected).to(how.place)
         features = answer[:-classes].view(1, *encoder.shape).requires_grad_()
         head.zero_grad()
         loss = functional.mse_loss(head(features).softmax(dim=1)[0], answer[-classes:])
@@ -202,7 +211,7 @@ def _cross_entropy(network: Callable[..., Tensor], images: Tensor, labels: Tenso
 def _assign(module: nn.Module, gradient: Tensor) -> None:
     parts = gradient.to(torch.float32).split([p.numel() for p in module.parameters()])
     for parameter, part in zip(module.parameters(), parts, strict=True):
-        parameter.grad = part.view_as(parameter).clone()
+        parameter.grad = part.view_as(parameter).to(parameter.device, copy=True)
 
 
 # -- the second phase ----------------------------------------------------------------------------------------------------------
@@ -220,7 +229,9 @@ class DpafTraining:
         filters: Series,
         run: Workspace,
     ) -> None:
-        self.generator, self.network, self.decay = how.generator_, network, how.decay
+        counts = moved(counts, how.place)
+        self.generator, self.network = how.generator_.to(how.place), network
+        self.decay = how.decay
         self.ema = copy.deepcopy(self.generator).requires_grad_(False)
         self.random = torch.Generator().manual_seed(how.seed)
         self.adam, self.head_adam, self.conv2_adam = (
@@ -250,12 +261,12 @@ class DpafTraining:
         self.expected_filters = filters.query.rate * counts.size
         # The noise of a class's average; averages of generated images get as much, or the noise would tell them apart.
         self.noise_std = aggregates.noise_std / self.expected
-        slopes = torch.zeros(len(counts.shares), *network.encoder.shape)
+        slopes = torch.zeros(len(counts.shares), *network.encoder.shape, device=how.place)
         self.filters = FilterGradients(network.encoder, slopes, bound=how.clip, keep=how.keep)
 
     def averages(self, sums: Tensor) -> Tensor:
         """Noisy sums by class → averages of the classes that have records, (present, maps, h, w)."""
-        rows = sums[self.present].to(torch.float32) / self.expected[:, None]
+        rows = sums.to(torch.float32).to(self.present.device)[self.present] / self.expected[:, None]
         return rows.view(-1, *self.network.encoder.shape)
 
     def generated(self, *, grad: bool) -> tuple[Tensor, Tensor]:
@@ -293,13 +304,13 @@ class DpafTraining:
         noisy = step.sum(filters)[0] * filters.unit / self.expected_filters
         loss = self._loss(self._averaged(encoder(images)), 1)
         own = torch.autograd.grad(loss, list(encoder.conv2.parameters()))
-        _assign(encoder.conv2, torch.cat([part.flatten() for part in own]) + noisy)
+        _assign(encoder.conv2, torch.cat([part.flatten().cpu() for part in own]) + noisy)
         self.conv2_adam.step()
 
     def _averaged(self, features: Tensor) -> Tensor:
         """Averages of generated images' features by class, as noisy as those of records."""
         means = features.unflatten(0, (len(self.present), self.each)).mean(dim=1)
-        noise = torch.randn(means.shape, generator=self.random)
+        noise = torch.randn(means.shape, generator=self.random).to(means.device)
         return means + noise * self.noise_std.view(-1, 1, 1, 1)
 
     def _loss(self, averages: Tensor, sign: int) -> Tensor:

@@ -125,6 +125,7 @@ class Dre(Decoded, Stepped):
             return standardised(of_records(images)), labels
 
         network = seeded(self.seed, RatioNetwork, public.shape[1], self.width, len(self.shares_))
+        network, public = network.to(self.place), public.to(self.place)
         average = copy.deepcopy(network).requires_grad_(False)
         adam = torch.optim.Adam(network.parameters(), lr=self.learning_rate)
         training = run.training(
@@ -134,7 +135,8 @@ class Dre(Decoded, Stepped):
             step.gradient(network, _looks_public, inputs=inputs, over=self.rate * counts.size)
             chosen = torch.randint(len(public), (self.public_batch,), generator=random)
             # Each class is told from the same public records, weighted as often as it occurs itself.
-            loss = (functional.softplus(network(public[chosen])) @ self.shares_).mean()
+            told = functional.softplus(network(public[chosen.to(self.place)]))
+            loss = (told @ self.shares_.to(self.place)).mean()
             loss.backward()
             adam.step()
             # The mean of the weights over the second half of the steps.
@@ -142,7 +144,7 @@ class Dre(Decoded, Stepped):
             training.facts["public loss"] = loss.detach()
         with torch.no_grad():
             ratios = [average(some) for some in public.split(10_000)]
-        self.log_ratio_ = torch.cat(ratios)  # log D ÷ (1 − D), (public records, classes)
+        self.log_ratio_ = torch.cat(ratios).cpu()  # log D ÷ (1 − D), (public records, classes)
         if kinds is not None:
             run.log({"event": "weights", "of public classes": self._weights_of(kinds)})
 

@@ -90,7 +90,10 @@ class GanFt(ImageAdversarial):
                 chosen = torch.randint(len(images), (self.batch,), generator=random)
                 labels = self.labels(random) if known is None else known[chosen].clamp(min=0)
                 critic_adam.zero_grad()
-                real = Batch(images[chosen], None).pixels()
+                real, labels = (
+                    Batch(images[chosen], None).pixels().to(self.place),
+                    labels.to(self.place),
+                )
                 looks_generated(critic, real, labels).mean().backward()
                 self.critic_step(generator, critic, critic_adam, random)
                 if (step + 1) % self.critic_steps == 0:

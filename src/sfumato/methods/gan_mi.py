@@ -98,7 +98,7 @@ class GanMi(Decoded, Adversarial):
             pixels, labels = labelled(batch, random)
             real = self.codec_.encode(Batch(pixels, None)) / self._unit  # (n, dim)
             with torch.no_grad():
-                made = generator(labels, random)  # (n, dim)
+                made = generator(labels.to(self.place), random).cpu()  # (n, dim)
             share = torch.rand(len(real), 1, generator=random)
             return real, made, share * real + (1 - share) * made, self._one_hot(labels)
 

@@ -151,7 +151,7 @@ class Critics:
     def new(self) -> WassersteinCritic:
         """Every critic begins as this public one."""
         facts = self.images.shape[1], self.classes, CRITIC_WIDTH
-        network = seeded(self.how.seed + 1, HeadedCritic, *facts)
+        network = seeded(self.how.seed + 1, HeadedCritic, *facts).to(self.images.device)
         # What a critic says of an image should be what it learnt, and not the random weights that it began with.
         next(network.parameters()).data.mul_(0.1)
         return WassersteinCritic(network, penalty=PENALTY, learning_rate=CRITIC_RATE)
@@ -161,7 +161,8 @@ class Critics:
         pixels, *labels = records(shard, torch.Generator())
         label = labels[0] if labels else torch.zeros(len(pixels), dtype=torch.int64)
         known = torch.isfinite(pixels).flatten(1).all(dim=1)
-        return self.how.seen(pixels[known]), self._one_hot(label[known])
+        place = self.images.device
+        return self.how.seen(pixels[known]).to(place), self._one_hot(label[known]).to(place)
 
     def _train(
         self, critic: WassersteinCritic, shard: Batch, steps: int, random: torch.Generator
@@ -170,9 +171,10 @@ class Critics:
         if len(real) == 0:
             return
         for _ in range(steps):
-            one = torch.randint(len(real), (CRITIC_BATCH,), generator=random)
-            other = torch.randint(len(self.images), (CRITIC_BATCH,), generator=random)
-            between = torch.rand(CRITIC_BATCH, 1, generator=random)
+            one = torch.randint(len(real), (CRITIC_BATCH,), generator=random).to(real.device)
+            made = torch.randint(len(self.images), (CRITIC_BATCH,), generator=random)
+            other = made.to(real.device)
+            between = torch.rand(CRITIC_BATCH, 1, generator=random).to(real.device)
             critic.learn((real[one], label[one]), (self.images[other], self.labels[other]), between)
 
     def _one_hot(self, labels: Tensor) -> Tensor:

@@ -56,7 +56,7 @@ class Model(nn.Module):
 
     def inputs(self, batch: Batch) -> Tensor:
         """x̃, (n, projected + 1)"""
-        x = self.encode(batch)
+        x = self.encode(batch).to(self.weights.device)
         if self.projection is not None:
             x = row_product(x, self.projection.T)
         if self.scale != 1:
@@ -99,7 +99,7 @@ class Model(nn.Module):
         sigma, f = self.weighted(g)
         labels = batch.labels
         assert labels is not None
-        hot = (labels[:, None] == torch.arange(self.classes)).to(f.dtype)  # (n, classes)
+        hot = (labels[:, None] == torch.arange(self.classes)).to(f)  # (n, classes)
         error = (torch.softmax(f, dim=1) - hot) * hot.sum(dim=1, keepdim=True)
         slopes = error[:, :, None] * sigma * (1 + self.beta * (g - f[:, :, None]))
         return balanced(slopes.flatten(1), inputs)
@@ -124,7 +124,7 @@ class AveragedAdam:
 
     def move(self, gradient: Tensor, rate: float, count: int) -> None:
         """The step number `count`, from 1."""
-        gradient = gradient.to(torch.float32)
+        gradient = gradient.to(self.weights)
         self.mean.lerp_(gradient, 1 - _FAST)
         self.square.mul_(_SLOW).addcmul_(gradient, gradient, value=1 - _SLOW)
         scale = (self.square / (1 - _SLOW**count)).sqrt_().add_(1e-8)

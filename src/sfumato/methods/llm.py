@@ -23,9 +23,10 @@ from torch import Tensor
 
 from sfumato.data import Schema
 from sfumato.errors import BadInput
-from sfumato.methods.base import Method, Workspace, png_of
+from sfumato.methods.base import Workspace, png_of
 from sfumato.methods.explanations import FilterBank
 from sfumato.methods.linear_maps import AveragedAdam, Model
+from sfumato.methods.parts import Trained
 from sfumato.methods.registry import MethodInfo
 from sfumato.methods.settings import setting
 from sfumato.privacy import Budget, Gate, Query
@@ -35,7 +36,7 @@ _LABEL = "gradients"
 _MOST_STEPS = 1e9
 
 
-class LinearMaps(Method):
+class LinearMaps(Trained):
     """DP-LLM for labelled images and tables: the weights. `sfumato.LocallyLinearMaps` predicts and explains with them.
 
     **Guarantee**: each step releases one sum of outer products over a fresh Poisson sample, each clipped to norm `clip`, with
@@ -131,7 +132,8 @@ class LinearMaps(Method):
 
     def _fit(self, data: Gate, run: Workspace) -> None:
         self.labels_ = self.known_labels
-        model, adam = self.model_, AveragedAdam(self.model_.weights)
+        model = self.model_.to(self.place)
+        adam = AveragedAdam(model.weights)
         series = data.steps(_LABEL)
         training = run.training(
             "Training the classifier",
@@ -147,6 +149,7 @@ class LinearMaps(Method):
             rate = self.learning_rate * self._cooled(step.index, len(series))
             adam.move(gradient.view_as(model.weights), rate, step.index + 1)
         model.weights = adam.average
+        model.cpu()
 
     def _cooled(self, step: int, steps: int) -> float:
         if self.schedule == "steps":

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from sfumato.data import Schema
 from sfumato.errors import BadInput
-from sfumato.generators.devices import DEVICES, device_of, moved
+from sfumato.generators.devices import moved
 from sfumato.generators.embedding import CountedByClass, MeanEmbedding
 from sfumato.generators.networks import ClassedGenerator, ConvGenerator, DenseGenerator, seeded
 from sfumato.methods.base import Workspace
@@ -25,13 +25,13 @@ from sfumato.methods.distances import Distance, EmbeddingDistance
 from sfumato.methods.distances import (
     by_class as by_class,  # where methods written for 0.4 look for it
 )
-from sfumato.methods.parts import Grained
+from sfumato.methods.parts import Grained, Trained
 from sfumato.methods.settings import LARGEST_SEED, setting
 from sfumato.privacy import FeatureMap, Gate, Query
 from sfumato.public.tabular import PixelCodec, TableCodec, plain_codec
 
 
-class MatchedImages(Grained):
+class MatchedImages(Trained, Grained):
     """A method of images whose generator is trained on released embeddings alone.
 
     After a fit, `loss_` is the final distance: comparable between generators trained from one and the same release.
@@ -89,13 +89,6 @@ class MatchedImages(Grained):
         free=True,
     )
 
-    device: str = setting(
-        "Where the generator is trained, after the releases: cpu, cuda, mps, or auto for the best there is.",
-        default="cpu",
-        choices=DEVICES,
-        free=True,
-    )
-
     @abstractmethod
     def distance(self, network: nn.Module) -> Distance:
         """Of `network` from what `_fit` asked for."""
@@ -126,7 +119,7 @@ class MatchedImages(Grained):
     def match(self, schema: Schema, run: Workspace) -> Distance:
         """Train `restarts` generators and keep the one that matches the releases best; its distance."""
         best: tuple[float, nn.Module, Distance] | None = None
-        device = device_of(self.device)
+        device = self.place
         for restart in range(self.restarts):
             seed = self._first_seed + restart
             network = self._network(schema, seed)

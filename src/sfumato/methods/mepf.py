@@ -18,7 +18,6 @@ from torch import nn
 
 from sfumato.data import Schema
 from sfumato.errors import BadInput
-from sfumato.generators.devices import device_of
 from sfumato.methods.base import Workspace
 from sfumato.methods.matched import embedded, embedding_query
 from sfumato.methods.mepf_generator import CheckedImages
@@ -134,9 +133,9 @@ class Mepf(CheckedImages):
         )
 
     def _fit(self, data: Gate, run: Workspace) -> None:
-        schema, device = data.schema, device_of(self.device)
+        schema, device = data.schema, self.place
         if self.encoder == PRIVATE:
-            train_extractor(self.extractor_, data, run, seed=self.seed)
+            train_extractor(self.extractor_.to(device), data, run, seed=self.seed)
         encoder = self.unseen(schema, self.encoder, run).to(device)
         self._target = self._asked(data, _LABEL, self.centred(encoder, run), run)
         self._stopping: Target | None = None

@@ -1,4 +1,4 @@
-"""Parts that methods of several kinds have: paid steps over Poisson samples, and grain on sampled pixels."""
+"""Parts that methods of several kinds have: networks to train, paid steps over Poisson samples, grain on sampled pixels."""
 
 from __future__ import annotations
 
@@ -7,11 +7,40 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from sfumato.engines import Engine, LocalEngine
+from sfumato.errors import BadInput
+from sfumato.generators.devices import DEVICES, device_of
 from sfumato.methods.base import Method
 from sfumato.methods.settings import setting
 
 
-class Stepped(Method):
+class Trained(Method):
+    """A method that trains a network, on the processor or on a GPU. Samples are drawn on the processor.
+
+    **Guarantee**: none of it depends on the device. Records are read, and what comes of them is clipped, rounded and added up, on
+    the processor; a device computes what networks say of them in between, and the wall takes it for what it is.
+    """
+
+    device: str = setting(
+        "Where networks are trained: cpu, cuda, mps, or auto for the best there is. The wall's sums are added on the processor.",
+        default="cpu",
+        choices=DEVICES,
+        free=True,
+    )
+
+    @property
+    def place(self) -> torch.device:
+        return device_of(self.device)
+
+    def _check_machine(self, engine: Engine) -> None:
+        if self.place.type != "cpu" and not isinstance(engine, LocalEngine):
+            raise BadInput(
+                f"device={self.device} is this machine's, and the workers of a cluster have no part in it; take device=cpu, or "
+                "engine=local."
+            )
+
+
+class Stepped(Trained):
     """A method that learns by paid steps, each a sum over a fresh Poisson sample of the records."""
 
     rate: float = setting(

@@ -26,6 +26,7 @@ import torch
 from torch import Tensor
 
 from sfumato.data import Batch, Schema
+from sfumato.generators.devices import precise
 from sfumato.methods.registry import MethodInfo
 from sfumato.methods.settings import setting
 from sfumato.methods.taught import ImageGradient, Taught
@@ -96,22 +97,23 @@ class Divergence:
         self.entropy = how.entropy * numbers
         self.label_cost = 2 * (how.label_weight * numbers**0.5) ** 2  # of two other labels
         self.classes = int(labels.max()) + 1
-        self.weights = torch.full((len(images),), 1 / len(images))
+        self.weights = torch.full((len(images),), 1 / len(images), device=images.device)
         self.own = self._toward(images, labels, self.weights, self.weights)
 
     def gradient(self, group: Batch) -> Tensor:
         """∇ of OT(X, Y) − ½ OT(X, X) with respect to the generated images X, flat; OT(Y, Y) does not depend on them."""
-        records = group.pixels().flatten(1)
-        labels = torch.zeros(len(records), dtype=torch.int64)
-        if group.labels is not None:
-            labels = group.labels
+        records = group.pixels().flatten(1).to(self.images.device)
+        labels = (
+            torch.zeros(len(records), dtype=torch.int64) if group.labels is None else group.labels
+        )
+        labels = labels.to(self.images.device)
         known = torch.isfinite(records).all(dim=1) & torch.isin(labels, self.labels)
         records, labels = records[known], labels[known]
         if len(records) == 0:
             return torch.zeros(self.images.numel())
         # Each class of the group weighs what it weighs among the generated images; images of a class that it lacks rest.
         size = max(self.classes, int(labels.max()) + 1)
-        made = torch.bincount(self.labels, self.weights, minlength=size)
+        made = self.weights.new_zeros(size).index_add_(0, self.labels, self.weights)
         b = (made / torch.bincount(labels, minlength=size).clamp(min=1))[labels]
         present = torch.isin(self.labels, labels)
         a = torch.where(present, self.weights, 0.0)
@@ -139,9 +141,10 @@ def transport_plan(cost: Tensor, a: Tensor, b: Tensor, entropy: float, iteration
 
     The last half-iteration is one over rows, so that row sums hold exactly and column sums to the accuracy of the iterations.
     """
-    scaled = cost.to(torch.float64) / entropy
-    a, b = a.to(torch.float64), b.to(torch.float64)
-    plan = _by_logarithms if float(scaled.max()) > _RANGE else _by_factors
+    kind = precise(cost.device)
+    scaled, a, b = cost.to(kind) / entropy, a.to(kind), b.to(kind)
+    within = kind == torch.float64 and float(scaled.max()) <= _RANGE
+    plan = _by_factors if within else _by_logarithms
     return plan(scaled, a, b, iterations).to(cost.dtype)
 
 

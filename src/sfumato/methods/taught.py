@@ -74,7 +74,7 @@ class Taught(Stepped, Grained):
 
     def _fit(self, data: Gate, run: Workspace) -> None:
         self.shares_ = count(data).shares
-        generator, gradient_of = self.generator_, self.image_gradient(data.schema)
+        generator, gradient_of = self.generator_.to(self.place), self.image_gradient(data.schema)
         ema = copy.deepcopy(generator).requires_grad_(False)
         adam = torch.optim.Adam(generator.parameters(), lr=self.learning_rate, betas=_BETAS)
         random = torch.Generator().manual_seed(self.seed)
@@ -83,13 +83,14 @@ class Taught(Stepped, Grained):
         )
         for step in training(data.steps(LABEL)):
             labels = torch.multinomial(self.shares_, self.batch, replacement=True, generator=random)
+            labels = labels.to(self.place)
             seen = self.seen(generator(labels, random))  # (batch, numbers)
             gradient = gradient_of(step, seen.detach(), labels)
             adam.zero_grad()
-            seen.backward(gradient.view_as(seen))
+            seen.backward(gradient.view_as(seen).to(self.place))
             adam.step()
             move_average(ema, generator, DECAY)
-        self.generator_ = ema.eval()
+        self.generator_ = ema.cpu().eval()
 
     def _sample(self, labels: Tensor, random: torch.Generator) -> Tensor:
         return self.grained(self.generator_(labels, random), random)

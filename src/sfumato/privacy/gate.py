@@ -239,6 +239,9 @@ class _Asked:
             product and all(isinstance(part, Tensor) and part.ndim == 2 for part in found)
         )
         what, segment = (found, None) if alone else found
+        # Rows may be computed on a GPU; what is bounded and added up is what arrives here.
+        what = what.cpu() if isinstance(what, Tensor) else tuple(part.cpu() for part in what)
+        segment = None if segment is None else segment.cpu()
         if segment is None and self.segments > 1:
             raise ValueError(f"{self._query.label!r} files its rows, and these have no segment")
         return what, segment

@@ -33,6 +33,11 @@ units of a public grid, and whole numbers are added without rounding, in any ord
 
 Together less than C · (1 + 2⁻¹⁰). Not covered: the floating-point noise that is added (`noise.FastGaussian`).
 
+**A network may lie on a GPU** (`device`). What passes there is the loss and its derivatives: formed gradients and the factors of
+products come back to the processor, and 1.–6. speak of these very numbers as they arrived, so that the bound holds whatever a
+device computes, in whatever precision. What remains to be shown of it is that a record changes its own summand and nothing else,
+and that is tried there, bit for bit, by `check`, with algorithms that add in one order only (`privacy.arithmetic`).
+
 Where a unit has several records, each counts by its share of A (`privacy.units`): its whole units are multiplied by the share,
 a whole number, and the sum is divided by A, a power of two, so that neither rounds anything and the bound of a record is that
 of a unit. In 6., a sum of u units of n records is then off by at most n · 2⁻⁵³ · u · C: the same bound for u, n ≤ 2²⁰.
@@ -127,6 +132,7 @@ class GradientSum:
             raise BadInput("The network has no parameter to train; set requires_grad on some.")
         sizes = [p.numel() for p in self._named.values()]
         self.dim = sum(sizes)
+        self.device = _device_of(network)
         starts = [sum(sizes[:i]) for i in range(len(sizes))]
         self._places = {
             id(p): slice(start, start + p.numel())
@@ -160,7 +166,7 @@ class GradientSum:
         with self._frozen():
             for start in range(0, len(batch), self._rows):
                 piece, real, shares = _filled(batch, start, self._rows)
-                tensors = self.inputs(piece, random)
+                tensors = tuple(t.to(self.device) for t in self.inputs(piece, random))
                 _one_row_each(tensors, self._rows)
                 self._add(tensors, real, total, self._grids, shares)
         return total
@@ -173,7 +179,7 @@ class GradientSum:
         """Put a flat gradient, as `Step.noisy_gradient` gives it, into the parameters' `.grad`, for an optimiser."""
         parts = gradient.split([p.numel() for p in self._named.values()])
         for parameter, part in zip(self._named.values(), parts, strict=True):
-            parameter.grad = part.view_as(parameter).to(parameter.dtype)
+            parameter.grad = part.view_as(parameter).to(parameter.device, parameter.dtype)
 
     @exact_arithmetic()
     def check(self, schema: Schema) -> None:
@@ -186,7 +192,7 @@ class GradientSum:
             return
         self._checked, self._path = 0, None
         with self._frozen():
-            trial = _Trial(schema, self.inputs, self._rows)
+            trial = _Trial(schema, self.inputs, self._rows, self.device)
             trial.refuse_mixing()
             few = tuple(t[:3] for t in trial.rows)
             alone = self._loop(few)
@@ -206,7 +212,7 @@ class GradientSum:
                 raise BadInput(_UNCOMPUTABLE)
             if not (trial.place_is_nothing() and self._place_is_nothing(trial)):
                 self._rows, self._path = 1, None
-                if not self._place_is_nothing(_Trial(schema, self.inputs, 1)):
+                if not self._place_is_nothing(_Trial(schema, self.inputs, 1, self.device)):
                     raise BadInput(_UNCOMPUTABLE)
         self._checked = torch.get_num_threads()
 
@@ -242,11 +248,14 @@ class GradientSum:
     @contextmanager
     def _frozen(self) -> Iterator[None]:
         """The replica as it was made, with the network's present buffers, before and after."""
-        if {n: id(p) for n, p in _trained(self.network).items()} != {
-            n: id(p) for n, p in self._named.items()
-        }:
+        named = {n: id(p) for n, p in self._named.items()}
+        if {n: id(p) for n, p in _trained(self.network).items()} != named:
             raise BadInput(
                 "The network has other parameters to train than before; make a new GradientSum after changing it."
+            )
+        if _device_of(self.network) != self.device:
+            raise BadInput(
+                "The network was moved to another device; make a new GradientSum after that."
             )
         _copy_buffers(self.network, self._replica)
         _refuse_mixing(self._replica)
@@ -285,8 +294,9 @@ class GradientSum:
         fit = real.clone()
         for tensor in tensors:
             if tensor.is_floating_point():
-                fit &= torch.isfinite(tensor).flatten(1).all(dim=1)
-        tensors = tuple(_without(t, real & ~fit) if t.is_floating_point() else t for t in tensors)
+                fit &= torch.isfinite(tensor).flatten(1).all(dim=1).cpu()
+        unfit = (real & ~fit).to(self.device)
+        tensors = tuple(_without(t, unfit) if t.is_floating_point() else t for t in tensors)
         for part in self._parts(tensors, fit, grids):
             part.add_to(total, None if shares is None else shares[part.records])
 
@@ -303,7 +313,7 @@ class GradientSum:
             yield _Formed(slice(0, self.dim), each).units(weights, grids, rows)
 
     def _parts_by_layers(self, layers: list[_Layer], fit: Tensor, grids: _Grids) -> Iterator[_Part]:
-        products = [found for layer in layers for found in layer.products()]
+        products = [found.here() for layer in layers for found in layer.products()]
         squares = torch.zeros(self._rows, dtype=torch.float64)
         for product in products:
             squares += product.squares()
@@ -311,7 +321,7 @@ class GradientSum:
         # Some records at a time, through all layers: what is formed of them is used while it is in the cache.
         width = sum(layer.width() for layer in layers)
         for rows in _slices(self._rows, _FORMED // max(1, width)):
-            formed = [found for layer in layers for found in layer.formed(rows)]
+            formed = [found.here() for layer in layers for found in layer.formed(rows)]
             length = squares[rows] + sum(_squares(one.rows.flatten(1)) for one in formed)
             weights[rows] = torch.where(fit[rows], _clip_weights(length, grids.bound), 0.0)
             for one in formed:
@@ -335,7 +345,7 @@ class GradientSum:
             grads = torch.autograd.grad(
                 loss, list(self._named.values()), allow_unused=True, materialize_grads=True
             )
-            found.append(torch.cat([g.detach().flatten() for g in grads]))
+            found.append(torch.cat([g.detach().flatten().cpu() for g in grads]))
         return torch.stack(found)
 
     def _by_vmap(self, tensors: tuple[Tensor, ...]) -> Tensor:
@@ -349,7 +359,7 @@ class GradientSum:
             return self._losses(network, tuple(r[None] for r in row))[0]
 
         each = vmap(grad(loss_of_one), in_dims=(None, *[0] * len(tensors)))(parameters, *tensors)
-        return torch.cat([_single(each[name].flatten(1)) for name in self._named], dim=1)
+        return torch.cat([_single(each[name].flatten(1)).cpu() for name in self._named], dim=1)
 
     def _by_vmap_or_refused(self, tensors: tuple[Tensor, ...]) -> Tensor:
         try:
@@ -522,6 +532,11 @@ class _Formed:
     rows: Tensor  # (n, numbers), or (n, T, numbers) with an index (n, T) into a table
     index: Tensor | None = None
 
+    def here(self) -> _Formed:
+        """On the processor, and in single precision: what is measured from here on."""
+        index = None if self.index is None else self.index.cpu()
+        return _Formed(self.place, _single(self.rows).cpu(), index)
+
     def units(self, weights: Tensor, grids: _Grids, records: slice) -> _Part:
         rows = _without(self.rows, weights == 0)
         scale = (weights / grids.unit).view(-1, *[1] * (rows.ndim - 1))
@@ -539,6 +554,10 @@ class _Product:
     place: slice
     left: Tensor  # (n, d)
     right: Tensor  # (n, p)
+
+    def here(self) -> _Product:
+        """As `_Formed.here`."""
+        return _Product(self.place, self.left.cpu(), self.right.cpu())
 
     def squares(self) -> Tensor:
         self.left_squares = _squares(self.left)
@@ -621,8 +640,8 @@ def _one_row_each(tensors: tuple[Tensor, ...], rows: int) -> None:
 class _Trial:
     """A micro-batch of random records, what `inputs` makes of it, and the same with all records but the first exchanged."""
 
-    def __init__(self, schema: Schema, inputs: Inputs, rows: int) -> None:
-        self._inputs = inputs
+    def __init__(self, schema: Schema, inputs: Inputs, rows: int, device: torch.device) -> None:
+        self._inputs, self._device = inputs, device
         source = torch.Generator().manual_seed(0)
         values = torch.rand(rows, *schema.shape, generator=source)
         # Another range: what is computed from all records together would change.
@@ -640,7 +659,8 @@ class _Trial:
         self.changed = self._made(Batch(others, kinds))
 
     def _made(self, batch: Batch, seed: int = 1) -> tuple[Tensor, ...]:
-        tensors = self._inputs(batch, torch.Generator().manual_seed(seed))
+        made = self._inputs(batch, torch.Generator().manual_seed(seed))
+        tensors = tuple(t.to(self._device) for t in made)
         _one_row_each(tensors, len(batch))
         return tensors
 
@@ -675,6 +695,7 @@ class _Trial:
 
 
 def _where(places: Tensor, first: Tensor, second: Tensor) -> Tensor:
+    places = places.to(second.device)
     return torch.where(places.view(-1, *[1] * (second.ndim - 1)), first, second)
 
 
@@ -684,7 +705,7 @@ def _same(first: Tensor, second: Tensor) -> bool:
 
 def _close(first: Tensor, second: Tensor, tolerance: float = 1e-3) -> bool:
     # Relative to the largest entry: small ones are differences of large ones.
-    first, second = first.to(torch.float64), second.to(torch.float64)
+    first, second = first.cpu().to(torch.float64), second.cpu().to(torch.float64)
     scale = float(second.abs().max()) if second.numel() else 0.0
     return torch.allclose(first, second, rtol=tolerance, atol=tolerance * scale + 1e-12)
 
@@ -694,6 +715,15 @@ def _close(first: Tensor, second: Tensor, tolerance: float = 1e-3) -> bool:
 
 def _trained(network: nn.Module) -> dict[str, nn.Parameter]:
     return {name: p for name, p in network.named_parameters() if p.requires_grad}
+
+
+def _device_of(network: nn.Module) -> torch.device:
+    found = {t.device for t in (*network.parameters(), *network.buffers())}
+    if len(found) > 1:
+        raise BadInput(
+            f"The network lies on several devices ({', '.join(sorted(map(str, found)))}); move all of it to one."
+        )
+    return found.pop()
 
 
 def _replica(network: nn.Module) -> nn.Module:

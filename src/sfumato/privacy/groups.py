@@ -80,7 +80,8 @@ class _ClippedSum:
         """One summand in whole grid units, (dim,) int64: clipped to the bound, and zero if any number is not finite."""
         if value.shape != (self.dim,):
             raise ValueError(f"A function of a group must return {self.dim} numbers.")
-        kept = clipped(value.detach()[None], self.bound)[0]
+        # On the processor, whatever device it was computed on: the bound is of the numbers as they arrive here.
+        kept = clipped(value.detach().cpu()[None], self.bound)[0]
         return kept.div_(self.grid).round_().to(torch.int64)
 
 

@@ -94,7 +94,7 @@ class Question:
         parts: Iterable[Tensor] = getattr(phi, "public_parts", tuple)()
         numbers: list[float] = []
         for part in parts:
-            flat = part.detach().reshape(-1).to(torch.float64)
+            flat = part.detach().cpu().reshape(-1).to(torch.float64)
             numbers += [float(flat.sum()), float(flat.square().sum())]
         return cls(getattr(phi, "kind", type(phi).__name__), tuple(numbers))
 
