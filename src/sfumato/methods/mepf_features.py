@@ -17,6 +17,7 @@ from sfumato.public.perceptual import (
     Encoder,
     NetworkEncoder,
     PerceptualFeatures,
+    is_own,
     make_encoder,
     public_centre,
     public_rows,
@@ -30,7 +31,8 @@ class Perceived(Method):
     """A method that sees images through an encoder."""
 
     encoder: str = setting(
-        "A public network, a pretrained extractor's file, scattering (no public data), or private (by DP-SGD).",
+        "A public network, a pretrained extractor's file, own:NAME (`own_encoder`), scattering (no public data), or private "
+        "(by DP-SGD).",
         default="scattering",
     )
     encoder_budget: float = setting(
@@ -82,13 +84,18 @@ class Perceived(Method):
 
     def build(self, schema: Schema) -> None:
         super().build(schema)
-        vars(self).pop("extractor_", None)  # of another fit
+        for name in ("extractor_", "encoder_"):
+            vars(self).pop(name, None)  # of another fit
         if self.encoder == PRIVATE:
             self.extractor_ = extractor(schema, self.seed)
+        if is_own(self.encoder):  # no file holds it, so the run does
+            self.encoder_ = self.opened(schema, self.encoder)
 
     def opened(self, schema: Schema, name: str, *, weights: bool = True, **more: Any) -> Encoder:
         """By its name; without weights for its public facts alone."""
         own = name == self.encoder
+        if own and is_own(name) and hasattr(self, "encoder_"):
+            return self.encoder_
         taps = tuple(t.strip() for t in self.taps.split(",") if t.strip()) if self.taps else None
         if name == PRIVATE:
             network = self.extractor_ if weights else extractor(schema)

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from sfumato.data import Schema
 
 LARGEST_SEED = 2**32 - 1
+_OWN = ("codec", "encoder")  # of which `sfumato.public.own_…` takes networks
 _TRUTHS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 
 
@@ -90,6 +91,11 @@ class Setting:
         if str in self.types and isinstance(named := getattr(value, "spec", None), str):
             value = named
         if not self.allows(value):
+            if str in self.types and self.name in _OWN and callable(value):
+                raise BadInput(
+                    f"{who}'s {self.name} is given as a {type(value).__name__}; give it a name first: {self.name}="
+                    f"sfumato.public.own_{self.name}('my-{self.name}', …)."
+                )
             raise BadInput(
                 f"{who}'s {self.name} must be {self.wanted}, not {shortened(value)}; its default is {self.default}."
             )

@@ -8,6 +8,7 @@ from sfumato.public.icgan import convert_ic_gan
 from sfumato.public.loading import load_public
 from sfumato.public.network import Network, activations, lpips
 from sfumato.public.own import own_codec
+from sfumato.public.own_network import own_encoder
 from sfumato.public.resolve import get_codec
 from sfumato.public.weights import get_network, list_networks
 
@@ -23,4 +24,5 @@ __all__ = [
     "load_public",
     "lpips",
     "own_codec",
+    "own_encoder",
 ]

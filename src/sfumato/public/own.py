@@ -119,11 +119,8 @@ def own_codec(
     to the length `bound` where they are longer, with `unit` all to it. `trained_on` names the data that they were trained on:
     named sets (`"cifar10"`) are compared with the private one.
     """
-    if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}", name):
-        raise BadInput(f"A codec's name is a word such as my-ae, not {name!r}; choose another.")
-    sides = tuple(shape)
-    if len(sides) != 3 or not all(type(side) is int and side > 0 for side in sides):
-        raise BadInput(f"`shape` is {shape!r}; pass (channels, height, width).")
+    check_name("A codec's", name)
+    sides = check_shape(shape)
     if type(dim) is not int or not 1 <= dim <= _MOST_NUMBERS:
         raise BadInput(f"`dim` is {dim!r}; pass how many numbers the encoder gives for a picture.")
     if isinstance(bound, bool) or not isinstance(bound, int | float) or not 0 < bound < 1e6:
@@ -184,34 +181,55 @@ def _frozen(map_: Map) -> Map:
 
 @torch.no_grad()
 def _try(codec: OwnCodec) -> None:
-    """Encode and decode public noise; raise unless every row is computed from itself alone, always the same, and finite."""
+    """Encode and decode public noise."""
+    who, noise = f"of {codec.spec}", public_noise(codec.shape)
+    vectors = tried(f"The encoder {who}", codec.encoder, noise, (codec.dim,))
+    tried(f"The decoder {who}", codec.decoder, codec.bounded(vectors), codec.shape)
+
+
+# -- for whatever is somebody's own -----------------------------------------------------------------------------------------
+
+
+def check_name(whose: str, name: Any) -> None:
+    if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}", name):
+        raise BadInput(f"{whose} name is a word such as my-ae, not {name!r}; choose another.")
+
+
+def check_shape(shape: Any) -> tuple[int, ...]:
+    sides = tuple(shape) if isinstance(shape, Sequence) else ()
+    if len(sides) != 3 or not all(type(side) is int and side > 0 for side in sides):
+        raise BadInput(f"`shape` is {shape!r}; pass (channels, height, width).")
+    return sides
+
+
+def public_noise(shape: tuple[int, ...]) -> Tensor:
+    """A few pictures to try networks on, black and white ones among them."""
     random = torch.Generator().manual_seed(0)
-    pixels = torch.rand(_TRIED, *codec.shape, generator=random)
+    pixels = torch.rand(_TRIED, *shape, generator=random)
     pixels[0] = 0.0
     pixels[1] = 1.0
-    vectors = _rows(codec, "encoder", codec.encoder, pixels, (codec.dim,))
-    _rows(codec, "decoder", codec.decoder, codec.bounded(vectors), codec.shape)
+    return pixels
 
 
-def _rows(codec: OwnCodec, part: str, map_: Map, given: Tensor, wanted: tuple[int, ...]) -> Tensor:
+def tried(who: str, map_: Map, given: Tensor, wanted: tuple[int, ...]) -> Tensor:
+    """What `map_` makes of the rows; raises unless each is computed from itself alone, always the same, and finite."""
+
     def apply(rows: Tensor) -> Tensor:
         try:
             made = map_(rows.clone())
         except Exception as error:
             raise BadInput(
-                f"The {part} of {codec.spec} fails on {len(rows)} rows of shape {tuple(rows.shape[1:])} "
+                f"{who} fails on {len(rows)} rows of shape {tuple(rows.shape[1:])} "
                 f"({type(error).__name__}: {error}); it must take any number of rows."
             ) from error
         if not isinstance(made, Tensor) or made.shape != (len(rows), *wanted):
             found = tuple(made.shape) if isinstance(made, Tensor) else type(made).__name__
             raise BadInput(
-                f"The {part} of {codec.spec} gives {found} for {len(rows)} rows, not {(len(rows), *wanted)}; correct `dim` or "
+                f"{who} gives {found} for {len(rows)} rows, not {(len(rows), *wanted)}; correct `dim` or "
                 "`shape`, or the network."
             )
         if not made.is_floating_point() or not bool(torch.isfinite(made).all()):
-            raise BadInput(
-                f"The {part} of {codec.spec} gives numbers that are not finite floating point; correct it."
-            )
+            raise BadInput(f"{who} gives numbers that are not finite floating point; correct it.")
         return made.float()
 
     whole = apply(given)
@@ -219,11 +237,11 @@ def _rows(codec: OwnCodec, part: str, map_: Map, given: Tensor, wanted: tuple[in
     scale = 1 + whole.flatten(1).norm(dim=1)
     if bool(((apply(given) - whole).flatten(1).norm(dim=1) > _ROUNDING * scale).any()):
         raise BadInput(
-            f"The {part} of {codec.spec} gives other numbers each time; leave out what it draws (dropout, noise)."
+            f"{who} gives other numbers each time; leave out what it draws (dropout, noise)."
         )
     if bool(((alone - whole).flatten(1).norm(dim=1) > _ROUNDING * scale).any()):
         raise BadInput(
-            f"The {part} of {codec.spec} mixes the rows of a batch, so that no bound on one record's part holds; leave out "
+            f"{who} mixes the rows of a batch, so that no bound on one record's part holds; leave out "
             "what computes over the batch (a batch norm without running statistics)."
         )
     return whole

@@ -16,7 +16,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -30,6 +30,9 @@ from sfumato.public.network import Network, activations
 from sfumato.public.scattering import Scattering
 from sfumato.public.weights import get_network, list_networks
 
+if TYPE_CHECKING:
+    from sfumato.public.own_network import OwnEncoder
+
 SCATTERING = "scattering"
 CONVOLUTIONS = "convolutions"  # every one larger than 1×1, as DP-MEPF has it (thesis, app. D)
 PIXELS = "pixels"  # a tap before the first layer: the image itself
@@ -41,6 +44,9 @@ _POOLED_ROWS = 200  # images in a network of which one layer is kept
 _LEAST_SIDE = 32
 _RIDGE_NOISE, _RIDGE_VARIANCE = 10.0, 5e-4
 _TINY = 1e-20
+# What `own_encoder` made known in this process, by name.
+OWN: dict[str, OwnEncoder] = {}
+_OWN_PREFIX = "own:"
 
 
 class Encoder(nn.Module, ABC):
@@ -197,7 +203,8 @@ def make_encoder(
     weights: bool = True,
     progress: Progress | None = None,
 ) -> Encoder:
-    """The encoder called `name`: "scattering", a network of `sfumato.public`, or an extractor's file (`sfumato pretrain`).
+    """The encoder called `name`: "scattering", a network of `sfumato.public`, an extractor's file (`sfumato pretrain`), or
+    "own:NAME", which `own_encoder` made known in this process.
 
     With `weights=False` the network is there in shape only: enough for a plan, and nothing is fetched.
     """
@@ -205,6 +212,8 @@ def make_encoder(
         if layers is not None or size is not None or pool is not None:
             raise BadInput("The scattering encoder takes no layers, size or pool; leave them out.")
         return ScatteringEncoder(shape)
+    if is_own(name):
+        return _own(name).again(shape, layers, size, pool)
     network = _network(name, weights, progress)
     if layers is not None and tuple(layers) == (CONVOLUTIONS,):
         layers = tuple(
@@ -221,6 +230,20 @@ def make_encoder(
     return NetworkEncoder(network, layers, shape, size=size, pool=pool)
 
 
+def is_own(name: str) -> bool:
+    return name.startswith(_OWN_PREFIX)
+
+
+def _own(name: str) -> OwnEncoder:
+    known = name.removeprefix(_OWN_PREFIX)
+    if known not in OWN:
+        raise BadInput(
+            f"The encoder {name} is not known here, since no file holds its code; make it again by "
+            f"sfumato.public.own_encoder({known!r}, …) first."
+        )
+    return OWN[known]
+
+
 Features = Callable[[Tensor], Tensor]  # pixels (n, C, H, W) → (n, numbers), row-wise
 
 
@@ -233,7 +256,7 @@ class PooledLayer:
     def __init__(
         self, name: str, shape: tuple[int, ...], layer: str | None, *, weights: bool = True
     ) -> None:
-        size = max(_LEAST_SIDE, *shape[1:])
+        size = None if is_own(name) else max(_LEAST_SIDE, *shape[1:])
         made = partial(make_encoder, name, shape, size=size, pool=1, weights=weights)
         self._encoder = made(layers=made().taps[-1:] if layer is None else (layer,))
         self.dim = sum(self._encoder.widths)
@@ -259,6 +282,8 @@ def trained_on(name: str) -> tuple[str, ...]:
     """The names of the data behind an encoder's weights."""
     if name == SCATTERING:
         return ()
+    if is_own(name):
+        return _own(name).trained_on
     known = {info.name: info for info in list_networks()}
     return (known[name] if name in known else get_network(name).info).trained_on
 
