@@ -64,6 +64,14 @@ class Stream(IterableDataset):
         return iter(torch.from_numpy(self.images))
 
 
+class Mappings(Pairs):
+    """As Hugging Face's trainers want them."""
+
+    def __getitem__(self, index):
+        image, label = super().__getitem__(index)
+        return {"pixel_values": image, "labels": label, "index": index}
+
+
 def picture(image: np.ndarray) -> Image.Image:
     return Image.fromarray(image[0])
 
@@ -92,6 +100,8 @@ def picture(image: np.ndarray) -> Image.Image:
         lambda x, y: ((Pairs(x, y, picture),), {"classes": 10, "image_size": 8, "channels": 1}),
         lambda x, y: ((Subset(Pairs(x, y), range(len(x))),), {"classes": 10}),
         lambda x, y: ((TensorDataset(torch.from_numpy(x), torch.from_numpy(y)),), {"classes": 10}),
+        lambda x, y: ((Mappings(x, y),), {"classes": 10}),
+        lambda x, y: ((DataLoader(Mappings(x, y), 7),), {"classes": 10}),
         lambda x, y: ((Stream(x), y), {"classes": 10}),
         lambda x, y: (
             ([picture(i) for i in x], y),
@@ -175,6 +185,12 @@ def test_floats_keep_the_rule_of_from_arrays(images):
     assert np.allclose(as_dataset(unit * 2 - 1, value_range=(-1, 1)).images, unit, atol=1e-6)
     with pytest.raises(BadInput, match="black and white"):
         as_dataset(images[0].astype(np.int32))
+
+
+def test_short_floats_are_read_too():
+    images = torch.rand(5, 1, 8, 8).to(torch.bfloat16)
+    for what in (images, TensorDataset(images)):
+        assert np.array_equal(as_dataset(what).images, images.float().numpy())
 
 
 def test_a_path_a_name_and_a_dataset(tmp_path, images):
@@ -261,7 +277,10 @@ def test_a_unit_is_a_column_or_an_array(frame):
         (3.5, {}, "NumPy arrays"),
         (object(), {}, "pass NumPy arrays"),
         ([[1, 2], [3]], {}, "NumPy arrays"),
-        (np.array(["a"]), {}, "NumPy arrays"),
+        (np.array(["a"]), {}, "np.stack"),
+        (np.zeros((3, 8, 8), complex), {}, "complex128"),
+        ((np.zeros((3, 8, 8)), np.zeros(3)), {}, r"fit\(X, y\)"),
+        ([{"a": 1}, {"a": 2}], {"schema": SHOP}, "pandas.DataFrame"),
         (np.zeros((3, 4)), {}, "schema="),
         (np.zeros((3, 9)), {"schema": Schema(kind="images", shape=(1, 2, 2))}, "make them agree"),
         (np.zeros((3, 8, 8)), {"schema": {"kind": "images"}}, "Schema.from_json"),

@@ -127,7 +127,7 @@ def test_a_table_as_pandas_arrow_and_hugging_face(table):
     frame = table.to_pandas()
     assert list(frame) == [c.name for c in SHOP.columns] + ["bought"]
     assert frame["size"].cat.ordered and not frame["colour"].cat.ordered
-    for form in (frame, table.to_arrow(), table.to_hf()):
+    for form in (frame, table.to_arrow(), table.to_polars(), table.to_hf()):
         back = sfumato.as_dataset(form, schema=SHOP)
         assert np.array_equal(back.values, table.values, equal_nan=True)
         assert np.array_equal(back.labels, table.labels)

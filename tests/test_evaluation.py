@@ -17,7 +17,7 @@ from sklearn.linear_model import LogisticRegression as ReferenceRegression
 from sklearn.neural_network import MLPClassifier
 
 from data import SHOP, digits, shop, stripes
-from sfumato import published
+from sfumato import Merf, published
 from sfumato.data import Dataset
 from sfumato.data.sources import ArraySource
 from sfumato.errors import BadInput
@@ -160,6 +160,42 @@ def test_the_number_of_real_records_is_told_where_it_is_public_and_nowhere_else(
     # A set published under a name has a number that anyone can look up.
     real.published_as = real.name = "digits:test"
     assert "digits:test (41 records)" in told() and "stripes-2 (" not in told()
+
+
+def test_real_records_come_from_anything_and_the_samples_tell_what_they_are(tmp_path):
+    made, real = stripes(60, 0), stripes(45, 1)
+    wanted = evaluate(made, real, metrics=FAST)["accuracy.logreg"].value
+    assert real.labels is not None
+    labels = torch.from_numpy(real.labels)
+    real.save(tmp_path / "real.npz")
+    for what in (
+        (real.images, real.labels),
+        (torch.from_numpy(real.images), labels),
+        torch.utils.data.TensorDataset(torch.from_numpy(real.images), labels),
+        tmp_path / "real.npz",
+        str(tmp_path / "real.npz"),
+    ):
+        assert evaluate(made, what, metrics=FAST)["accuracy.logreg"].value == wanted
+    told = evaluate(made, (real.images, real.labels), metrics=FAST).to_pandas()
+    assert told.loc["accuracy.logreg", "value"] == wanted
+    assert list(told.columns) == ["value", "low", "high", "source", "note"]
+
+
+@pytest.mark.parametrize(
+    ("made", "real", "words"),
+    [
+        (None, None, "given as a NoneType; pass a Dataset"),
+        (np.zeros((9, 8, 8)), None, "as_dataset"),
+        (Merf(), None, r"model\.sample"),
+        (stripes(6), None, "None is no data set"),
+        (stripes(6), 7, "An int is no data set"),
+        (stripes(6), np.zeros((9, 8, 8), np.uint8), "labels"),
+        (stripes(6), (np.zeros((9, 4, 4), np.uint8), cycle(9)), "make them agree"),
+    ],
+)
+def test_what_is_no_data_set_gets_a_sentence(made, real, words):
+    with pytest.raises(BadInput, match=words):
+        evaluate(made, real, metrics=FAST)
 
 
 def test_classes_in_another_order_are_matched_by_name():

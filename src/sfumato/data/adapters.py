@@ -36,6 +36,8 @@ FACTS = (
     *("schema", "classes", "value_range", "bits", "image_size", "channels", "unit", "per_unit"),
     "name",
 )
+# What items of a torch data set may call their picture and their class.
+_KEYS = (("image", "images", "pixel_values"), ("label", "labels"))
 _TAKEN = (
     "NumPy arrays or torch tensors, a torch Dataset or DataLoader, a pandas, polars or Arrow table, a Hugging Face dataset, "
     "a path, or the name of a data set"
@@ -61,8 +63,8 @@ def as_dataset(
 
     * Arrays (NumPy, torch, lists): images N×C×H×W, N×H×W or N×H×W×3, with labels `y` and `classes`; bytes are 0 … 255,
       floating point is 0 … 1 unless `value_range` (or `bits`) says otherwise. A flat array N×d needs a `schema`.
-    * A torch `Dataset` or `DataLoader`: items are an image, or (image, label); of a loader its data set is read, each record
-      once, whatever it shuffles, repeats or drops.
+    * A torch `Dataset` or `DataLoader`: items are an image, (image, label), or a mapping with "image" (or "pixel_values") and
+      "label" (or "labels"); of a loader its data set is read, each record once, whatever it shuffles, repeats or drops.
     * A table (pandas, polars, Arrow, a mapping of names to columns): needs a `schema`, since ranges and categories are public
       facts; the label is a column of it, or `y`.
     * A Hugging Face dataset: a table, or images in a column `Image` with at most one `ClassLabel`; pictures need `image_size`
@@ -196,14 +198,32 @@ class _Facts:
 # ------------------------------------------------------------------------------------------ arrays
 
 
+def _numbers(what: torch.Tensor) -> Array:
+    what = what.detach().cpu()
+    # NumPy has no short kind of floating point with eight digits.
+    return (what.float() if what.dtype == torch.bfloat16 else what).numpy()
+
+
 def _array(what: Any) -> Array:
     if isinstance(what, torch.Tensor):
-        return what.detach().cpu().numpy()
+        return _numbers(what)
+    if isinstance(what, (list, tuple)) and what:
+        if isinstance(what[0], Mapping):
+            raise BadInput("A list of rows is no table; pass pandas.DataFrame(rows) and a schema.")
+        if len(what) == 2 and all(hasattr(part, "shape") for part in what):
+            raise BadInput(
+                "Records and labels came as one pair; pass them one after the other, as in fit(X, y)."
+            )
     try:
         rows = np.asarray(what)
     except (TypeError, ValueError):  # a ragged list
         rows = np.asarray(None)
     if rows.ndim < 2 or rows.dtype.kind not in "biuf":
+        if isinstance(what, np.ndarray) and what.ndim:
+            raise BadInput(
+                f"A NumPy array with {what.ndim} axes of type {what.dtype} holds no records; pass bytes or floating point, a "
+                "record in each row (np.stack makes one array of many)."
+            )
         raise BadInput(f"{_kind(what)} is no data set; pass {_TAKEN}.")
     return rows
 
@@ -428,7 +448,7 @@ def _of_torch(what: Any, y: Any, facts: _Facts) -> Dataset:
             what.dataset
         )  # a sampler may repeat or leave out records, and a repeated one would count twice
     if isinstance(what, TensorDataset):
-        values, *labels = (tensor.detach().cpu().numpy() for tensor in what.tensors)
+        values, *labels = (_numbers(tensor) for tensor in what.tensors)
         if len(labels) > 1:
             raise BadInput(
                 "Items of the torch data set are more than (record, label); pass one that gives those two."
@@ -462,6 +482,10 @@ def _items(what: Any) -> Iterator[Any]:
 
 
 def _pair(item: Any) -> tuple[Any, Any]:
+    if isinstance(item, Mapping):
+        images, labels = ([key for key in item if key in names] for names in _KEYS)
+        if len(images) == 1 and len(labels) <= 1:
+            item = tuple(item[key] for key in (*images, *labels))
     if isinstance(item, (tuple, list)):
         if len(item) == 1:
             return item[0], None
@@ -474,8 +498,8 @@ def _pair(item: Any) -> tuple[Any, Any]:
     elif isinstance(item, (torch.Tensor, np.ndarray, Image.Image)):
         return item, None
     raise BadInput(
-        "Items of the torch data set are neither a record nor (record, label) with a class as whole number or text; wrap it so "
-        "that they are."
+        "Items of the torch data set are neither a record nor (record, label), nor a mapping with one image and one label, with "
+        "a class as whole number or text; wrap it so that they are."
     )
 
 

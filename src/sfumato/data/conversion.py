@@ -144,13 +144,21 @@ def to_pandas(data: Dataset) -> Any:
     return pandas.DataFrame(columns)
 
 
+def to_polars(data: Dataset) -> Any:
+    return _needed("polars", "polars").from_arrow(to_arrow(data))
+
+
 def to_hf(data: Dataset) -> Any:
     library = _needed("datasets", "sfumato[hf]")
-    made = library.Dataset(to_arrow(data))
-    if data.schema.kind == "table" and data.schema.label is not None:
-        names = library.ClassLabel(names=list(data.schema.classes))
-        made = made.cast_column(data.schema.label, names)
-    return made
+    table, label = to_arrow(data), data.schema.label
+    if data.schema.kind == "table" and label is not None:
+        features = library.Features.from_arrow_schema(table.schema)
+        features[label] = library.ClassLabel(names=list(data.schema.classes))
+        codes = features[label].str2int(table.column(label).to_pylist())
+        place = table.column_names.index(label)
+        table = table.set_column(place, label, pa.array(codes, pa.int64()))
+        return library.Dataset(table.cast(features.arrow_schema))
+    return library.Dataset(table)
 
 
 def _needed(module: str, package: str) -> Any:

@@ -234,6 +234,12 @@ class Dataset:
 
         return to_pandas(self)
 
+    def to_polars(self) -> Any:
+        """A polars DataFrame of the columns of `to_arrow`."""
+        from sfumato.data.conversion import to_polars
+
+        return to_polars(self)
+
     def to_hf(self) -> Any:
         """A Hugging Face `datasets.Dataset`, with images in a column `Image` and classes as `ClassLabel`."""
         from sfumato.data.conversion import to_hf

@@ -30,7 +30,7 @@ from sklearn.exceptions import ConvergenceWarning
 from threadpoolctl import threadpool_limits
 
 from sfumato import notebook
-from sfumato.data import Dataset, Schema
+from sfumato.data import Dataset, Schema, as_dataset
 from sfumato.engines import Engine, engine_of
 from sfumato.errors import BadInput, SfumatoError
 from sfumato.files import atomic_path, cache_folder
@@ -221,6 +221,14 @@ class Evaluation:
     def _told(self) -> str:
         badge = f"{BADGE[0].upper()}{BADGE[1:]}, unless it says “synthetic data only”."
         return f"{self.n:,} synthetic records, seed {self.seed}. {badge}"
+
+    def to_pandas(self) -> Any:
+        """A DataFrame with a row for each metric, by its name: value, interval, and what it was computed from."""
+        import pandas
+
+        rows = [(m.name, m.value, m.low, m.high, m.source, m.note) for m in self.metrics]
+        named = ("metric", "value", "low", "high", "source", "note")
+        return pandas.DataFrame(rows, columns=list(named)).set_index("metric")
 
     def to_json(self) -> dict[str, Any]:
         """The content of metrics.json."""
@@ -615,13 +623,32 @@ def default_metrics(schema: Schema) -> tuple[str, ...]:
     return preset_metrics("quick", schema)
 
 
+def _records(what: Any, role: str, like: Schema | None = None) -> Dataset:
+    """`what` as a data set; arrays are of the schema `like`."""
+    if isinstance(what, Dataset):
+        return what
+    if hasattr(what, "sample") and hasattr(what, "get_params"):
+        raise BadInput(
+            f"The {role} are given as a {type(what).__name__}; draw some of it: evaluate(model.sample(10_000), real)."
+        )
+    if isinstance(what, (str, Path)):
+        return as_dataset(what)
+    if like is None:
+        raise BadInput(
+            f"The {role} are given as a {type(what).__name__}; pass a Dataset (model.sample(n) is one, sfumato.as_dataset makes "
+            "one of arrays), a path or a name."
+        )
+    pair = what if isinstance(what, tuple) and len(what) == 2 else (what, None)
+    return as_dataset(*pair, schema=like)
+
+
 def evaluate(
-    synthetic: Dataset,
-    real: Dataset,
+    synthetic: Any,
+    real: Any,
     *,
     metrics: Sequence[str] | None = None,
     preset: str | None = None,
-    train: Dataset | None = None,
+    train: Any = None,
     networks: Mapping[str, Features] | None = None,
     size_is_public: bool = False,
     baselines: bool = False,
@@ -632,6 +659,8 @@ def evaluate(
 ) -> Evaluation:
     """Compare `synthetic` with `real`, a set of records that the synthesizer was not fitted to.
 
+    Each is a `Dataset`, a path or a name; `real` and `train` may be arrays as well, (X, y) or whatever `as_dataset` takes, of which
+    the schema of the synthetic records tells what the numbers are.
     `metrics` are names from `list_metrics()`; the first part of a name ("accuracy") stands for its whole family. `preset`
     ("quick", "paper", "dpimagebench", "full") adds those of `preset_metrics`; with neither it is "quick". `train` is the set
     that the synthesizer WAS fitted to, read by the metrics that say so (`reads`). `networks` replaces a pretrained network
@@ -643,6 +672,9 @@ def evaluate(
     """
     if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**32:
         raise BadInput(f"The seed is {seed!r}; pass a whole number from 0 to 4294967295.")
+    synthetic = _records(synthetic, "synthetic records")
+    real = _records(real, "real records", synthetic.schema)
+    train = None if train is None else _records(train, "train", synthetic.schema)
     if preset is not None:
         named = (metrics,) if isinstance(metrics, str) else tuple(metrics or ())
         metrics = (*preset_metrics(preset, real.schema, train=train is not None), *named)

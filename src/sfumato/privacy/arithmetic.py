@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from typing import Any, cast
 
 import torch
 
@@ -63,7 +64,7 @@ def exact_arithmetic() -> Iterator[None]:
 
 
 def _same_every_time(stack: ExitStack) -> None:
-    cudnn, settings = torch.backends.cudnn, torch.utils.deterministic
+    cudnn, settings = torch.backends.cudnn, cast(Any, torch.utils.deterministic)
     stack.enter_context(
         cudnn.flags(enabled=cudnn.enabled, benchmark=False, deterministic=True, allow_tf32=False)
     )
