@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from threading import Barrier, Event, Thread
 from typing import Any
 
 import pytest
@@ -44,6 +45,20 @@ def matmul_precision(name: str) -> Iterator[None]:
         torch.set_float32_matmul_precision(kept)
 
 
+@contextmanager
+def precision_of_products(name: str) -> Iterator[None]:
+    """The newer switch; once it was used, torch refuses to tell the older one."""
+    products = getattr(torch.backends.mkldnn, "matmul", None)
+    if products is None:
+        pytest.skip("torch has it since 2.9")
+    kept = products.fp32_precision
+    products.fp32_precision = name
+    try:
+        yield
+    finally:
+        products.fp32_precision = kept
+
+
 AROUND: dict[str, Callable[[], AbstractContextManager[Any]]] = {
     "nothing": nullcontext,
     "autocast": lambda: torch.autocast("cpu", dtype=torch.bfloat16),
@@ -52,6 +67,7 @@ AROUND: dict[str, Callable[[], AbstractContextManager[Any]]] = {
     "half": lambda: default_dtype(torch.float16),
     "short": lambda: default_dtype(torch.bfloat16),
     "medium products": lambda: matmul_precision("medium"),
+    "short products": lambda: precision_of_products("bf16"),
     "another device": lambda: torch.device("meta"),
     "inference": torch.inference_mode,
     "no gradients": torch.no_grad,
@@ -166,17 +182,50 @@ def test_what_was_switched_on_is_on_again():
             assert torch.get_float32_matmul_precision() == "medium"
 
 
+def products() -> str:
+    """The precision of products on the processor."""
+    found = getattr(torch.backends.mkldnn, "matmul", None)
+    if found is None:
+        return "ieee" if torch.get_float32_matmul_precision() == "highest" else "less"
+    return str(found.fp32_precision)
+
+
+def test_switches_stay_until_the_last_thread_has_left():
+    inside, leave, seen = Barrier(3), Event(), []
+
+    def wait_inside(hold: bool) -> None:
+        with exact_arithmetic():
+            inside.wait(10)
+            if hold:
+                leave.wait(10)
+                seen.append((torch.get_default_dtype(), products()))
+
+    with default_dtype(torch.float64), matmul_precision("medium"):
+        threads = [Thread(target=wait_inside, args=(hold,)) for hold in (True, False)]
+        for thread in threads:
+            thread.start()
+        inside.wait(10)
+        threads[1].join()
+        leave.set()
+        threads[0].join()
+        assert seen == [(torch.float32, "ieee")]
+        assert torch.get_default_dtype() == torch.float64
+        assert torch.get_float32_matmul_precision() == "medium"
+
+
 def test_a_gpu_adds_in_one_order_or_the_layer_is_refused(monkeypatch):
     """There is none here: torch is told that one is in use, and asked what it would refuse."""
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     flags = torch.backends.cudnn
-    before = flags.deterministic, flags.benchmark, flags.allow_tf32
+    before = flags.deterministic, flags.benchmark, flags.conv.fp32_precision
+    assert before == (False, False, "tf32")
     with exact_arithmetic():
         assert torch.are_deterministic_algorithms_enabled()
-        assert (flags.deterministic, flags.benchmark, flags.allow_tf32) == (True, False, False)
+        assert (flags.deterministic, flags.benchmark) == (True, False)
+        assert flags.conv.fp32_precision == "ieee"
         assert not torch.utils.deterministic.fill_uninitialized_memory
     assert not torch.are_deterministic_algorithms_enabled()
-    assert (flags.deterministic, flags.benchmark, flags.allow_tf32) == before
+    assert (flags.deterministic, flags.benchmark, flags.conv.fp32_precision) == before
     with pytest.raises(BadInput, match=r"device=cpu.*bincount"), exact_arithmetic():
         raise RuntimeError("bincount does not have a deterministic implementation")
     with pytest.raises(RuntimeError, match="out of memory"), exact_arithmetic():

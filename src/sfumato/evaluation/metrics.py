@@ -659,8 +659,8 @@ def evaluate(
 ) -> Evaluation:
     """Compare `synthetic` with `real`, a set of records that the synthesizer was not fitted to.
 
-    Each is a `Dataset`, a path or a name; `real` and `train` may be arrays as well, (X, y) or whatever `as_dataset` takes, of which
-    the schema of the synthetic records tells what the numbers are.
+    Each is a `Dataset`, a path or a name; `real` and `train` may be (X, y) as well, or whatever `as_dataset` takes, of which the
+    schema of the synthetic records tells what the numbers are.
     `metrics` are names from `list_metrics()`; the first part of a name ("accuracy") stands for its whole family. `preset`
     ("quick", "paper", "dpimagebench", "full") adds those of `preset_metrics`; with neither it is "quick". `train` is the set
     that the synthesizer WAS fitted to, read by the metrics that say so (`reads`). `networks` replaces a pretrained network
