@@ -24,6 +24,7 @@ from sfumato.engines import LocalEngine
 from sfumato.errors import BadInput
 from sfumato.generators import devices
 from sfumato.generators.devices import DEVICES, device_of, moved
+from sfumato.generators.training import Training
 from sfumato.methods import Method, find_methods
 from sfumato.methods.distances import EmbeddingDistance
 from sfumato.methods.matched import MatchedImages
@@ -209,7 +210,13 @@ SLOW: list[tuple[str, dict[str, Any], Callable[[int], Dataset]]] = [
 ]
 
 
-@pytest.mark.parametrize("double", [True, False], ids=["double", "single"])  # cuda, mps
+@pytest.mark.parametrize(
+    "double",
+    [
+        pytest.param(True, id="double"),  # cuda
+        pytest.param(False, id="single", marks=pytest.mark.slow),  # mps
+    ],
+)
 @pytest.mark.parametrize(
     ("name", "settings", "make"),
     [*QUICK, *(pytest.param(*case, marks=pytest.mark.slow) for case in SLOW)],
@@ -235,6 +242,28 @@ def test_a_fit_there_ends_with_the_numbers_that_it_has_here(
     # Of images, one gray level: strides of memory may change the last digit of a product.
     off = 1.0 if model.schema_.kind == "images" and model.info.makes == "records" else 1e-5
     torch.testing.assert_close(there, here, rtol=0, atol=off, equal_nan=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["gan", "llm", "dpaf", "sinkhorn"])
+def test_a_fit_that_was_interrupted_there_goes_on_there(name, tmp_path, monkeypatch):
+    written, saves = Training._save, iter(range(9))
+
+    def interrupted(self: Training, step: int) -> None:
+        written(self, step)
+        if next(saves) == 3:
+            raise KeyboardInterrupt
+
+    given: dict[str, Any] = {"epsilon": 3.0, "delta": 1e-5, "out": tmp_path / "run"}
+    monkeypatch.setattr("sfumato.generators.training.CHECKPOINT_SECONDS", 0.0)
+    with pretend.pretended() as device:
+        monkeypatch.setattr("sfumato.methods.parts.device_of", lambda _: device)
+        with monkeypatch.context() as only:
+            only.setattr(Training, "_save", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                tiny(name).fit(digits(60), **given)
+        tiny(name).fit(digits(60), resume=True, **given)
+    assert sfumato.load_run(tmp_path / "run").statement_.epsilon <= 3
 
 
 # -- the wall and a device that cannot be trusted ---------------------------------------------------------------------------
@@ -297,8 +326,9 @@ def test_a_record_moves_the_sum_by_no_more_than_its_bound_whatever_a_device_comp
     wrong, vmapped
 ):
     torch.manual_seed(0)
-    data = digits(66)
-    batch = next(iter(data.batches(66)))  # more than a micro-batch
+    n = 5 if wrong is by_place else 66  # more than a micro-batch, which is a single record there
+    data = digits(n)
+    batch = next(iter(data.batches(n)))
     here = Classifier()
     plain = GradientSum(here, mistaken, bound=1.0)
     plain.check(data.schema)
@@ -310,8 +340,8 @@ def test_a_record_moves_the_sum_by_no_more_than_its_bound_whatever_a_device_comp
         summed._fast = summed._fast and not vmapped
         if wrong is not endless:  # of which nothing is left to compare
             summed.check(data.schema)
-        found, one_less = summed(batch), summed(some(batch, slice(0, 65)))
-        alone = [summed(some(batch, slice(i, i + 1))) for i in (0, 64, 65)]
+        found, one_less = summed(batch), summed(some(batch, slice(0, n - 1)))
+        alone = [summed(some(batch, slice(i, i + 1))) for i in (0, n - 2, n - 1)]
     assert found.device.type == "cpu" and found.isfinite().all()
     assert torch.equal(found - one_less, alone[2])
     assert all(float(one.norm()) <= summed.enforced for one in alone)
