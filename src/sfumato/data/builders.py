@@ -351,7 +351,7 @@ def build_text_table(contents: Contents, raw: Path, staging: Path, progress: Pro
 
 
 def build_counted_table(contents: Contents, raw: Path, staging: Path, progress: Progress) -> None:
-    """Text without a header, every column of it made discrete, unlabelled: a file for each split, or one whose `first` rows train."""
+    """Text without a header, all columns made discrete, unlabelled: a file for each split, or one whose `first` rows train."""
     known = {column.name: column for column in contents.schema.columns}
 
     def category(column: Column, cell: str) -> str:

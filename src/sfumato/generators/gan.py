@@ -1,4 +1,4 @@
-"""Generators and critics of adversarial networks, for images of any size from 8 to 128 pixels, for tables and for a codec's vectors.
+"""Generators and critics of adversarial networks, for images of 8 to 128 pixels a side, for tables and for a codec's vectors.
 
 Group normalisation throughout, never batch normalisation: a critic is trained with gradients of single records, so no record may
 change what another one looks like to it. Critics are made of layers whose per-record gradients the wall adds up fast.

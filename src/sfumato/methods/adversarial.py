@@ -211,7 +211,8 @@ class RecordAdversarial(ImageAdversarial):
 
     def build(self, schema: Schema) -> None:
         if schema.kind == "images":
-            return super().build(schema)
+            super().build(schema)
+            return
         codec, width = TableCodec(schema), 8 * self.width
         self.generator_ = seeded(
             self.seed,
