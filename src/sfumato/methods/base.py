@@ -341,11 +341,11 @@ class Method(Learnt, Estimator, Configured, ABC):
             if isinstance(value, str):
                 refuse_trained_on(data, value)
 
-    @final
     def auto_of(self, name: str, schema: Schema) -> Any:
         """The number that a setting left at auto stands for with such data, where releases may have been made with it."""
         return None
 
+    @final
     def refit(
         self,
         run: Path | str,
