@@ -213,6 +213,27 @@ def test_by_default_tables_have_products_of_five_columns_cut_to_what_exact_noise
     assert kernel.left * kernel.right == 600**2
 
 
+@pytest.mark.parametrize("wanted", [True, False])
+def test_self_pairs_are_counted_in_both_kernels_or_in_neither(wanted):
+    """With them the loss is ‖μ̃ − mean φ‖² less the noise's energy, by the features themselves."""
+    model = Hp(**TINY, self_pairs=wanted).fit(small_images(), BUDGET)
+    embeddings = [model._embedding, *(embedding for _, embedding in model._products)]
+    assert [embedding.self_pairs for embedding in embeddings] == [wanted] * 4
+    phi, target = model._products[0]
+    made = torch.rand(15, 64)  # five of each of three classes
+    distance = model.distance(model.generator_)
+    (loss,) = [float(distance._product_distance(made, 5, phi, target))]
+    left, right = phi.of(made, made[:, :0])
+    features = (left[:, :, None] * right[:, None, :]).flatten(1).view(3, 5, -1)
+    mean = target.mean.flatten(1)
+    apart = features.mean(dim=1) * target.shares[:, None] - mean
+    terms = apart.square().sum(dim=1) - mean.shape[1] * target.noise_std**2
+    if not wanted:  # b of b² pairs are taken out, and what is left is an average over b(b − 1)
+        whole, own = features.sum(dim=1).square().sum(dim=1), features.square().sum(dim=(1, 2))
+        terms = terms + target.shares.square() * ((whole - own) / 20 - whole / 25)
+    assert loss == pytest.approx(float((target.emphasis * terms).sum()), rel=1e-3, abs=1e-6)
+
+
 def test_gamma_weighs_the_kernel_that_it_is_put_on():
     """γ on the product is 1 ÷ γ on the sum, but for the factor γ."""
     data = small_images(60)

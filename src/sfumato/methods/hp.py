@@ -21,7 +21,7 @@ from sfumato.data import Schema
 from sfumato.generators.embedding import COUNT_WEIGHT
 from sfumato.methods.base import Workspace
 from sfumato.methods.distances import HermiteDistance
-from sfumato.methods.matched import Matched, embedded, embedding_query
+from sfumato.methods.matched import Matched, embedding_query
 from sfumato.methods.registry import MethodInfo
 from sfumato.methods.settings import setting
 from sfumato.privacy import Budget, Gate, Query
@@ -156,7 +156,7 @@ class Hp(Matched):
 
     def _fit(self, data: Gate, run: Workspace) -> None:
         self._kernel, products = self._kernels(data.schema)
-        self._embedding = embedded(data, _SUM, self._kernel, _COUNT[data.schema.kind])
+        self._embedding = self.embedded(data, _SUM, self._kernel, _COUNT[data.schema.kind])
         self._products = []
         for r, phi in enumerate(products):
             self._products.append((phi, self._embedding.beside(data.sum(_round(r), phi))))

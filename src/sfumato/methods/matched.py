@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
@@ -195,6 +196,11 @@ class Matched(MatchedImages):
         default="auto",
         choices=("auto", "conv", "classed", "dense", "points"),
     )
+    self_pairs: bool = setting(
+        "Whether the distance counts each generated record with itself, as in the papers; without, it is unbiased.",
+        default=False,
+        free=True,
+    )
     squash: float | None = setting(
         "Columns whose public range reaches beyond this are compressed by asinh before scaling; none: no column is.",
         default=100.0,
@@ -206,6 +212,12 @@ class Matched(MatchedImages):
             raise BadInput(
                 f"{self.info.name}'s network={self.network} makes images and this data set is a table; use auto, dense or points."
             )
+
+    def embedded(
+        self, data: Gate, label: str, phi: FeatureMap, count_weight: float
+    ) -> MeanEmbedding:
+        """Ask for a mean embedding; distances from it have self-pairs or not."""
+        return replace(embedded(data, label, phi, count_weight), self_pairs=self.self_pairs)
 
     @property
     def _batch(self) -> int:
