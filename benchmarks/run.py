@@ -108,7 +108,7 @@ def main() -> int:
             except subprocess.CalledProcessError as error:
                 print(f"{name} failed; its earlier result stays.", file=sys.stderr)
                 return error.returncode
-        body = output if output.startswith("|") else f"```\n{output}\n```"
+        body = output if output.startswith(("|", "**")) else f"```\n{output}\n```"
         stamp = f"\n\n*`{command}`; {datetime.date.today()}; {machine()}.*\n"
         (folder / f"{name}.md").write_text(body + stamp, encoding="utf-8")
     (HERE / "RESULTS.md").write_text(results(folder), encoding="utf-8")

@@ -533,6 +533,40 @@ def test_discrete_adult_has_the_papers_cells(rooms):
         prepare(SETS["adult-discrete"], 0, raw, staging)
 
 
+def test_discrete_census_has_cells_like_adults(rooms):
+    raw, staging = rooms
+    rich = CENSUS_ROW.replace("18, ", "90, ", 1).replace(" 0, 0, 0, ", " 99999, 300, 2999, ")
+    rich = rich.replace(" 50000+.", " - 50000.").replace(" Vietnam, ", " United-States, ", 1)
+    (raw / "census-income.data").write_text(CENSUS_ROW)
+    (raw / "census-income.test").write_text(rich)
+    money = ("capital gains", "capital losses", "dividends from stocks")
+    expected = {
+        "census-discrete": (("18", "90"), ("10", "1", "1"), "Vietnam", "?", 91),
+        "census-discrete-15": (("1", "9"), ("1", "1", "1"), "another", "another", 15),
+    }
+    for name, (ages, much, country, unknown, largest) in expected.items():
+        prepare(SETS[name], 0, raw, staging)
+        schema = SETS[name].schema
+        first, second = (
+            {
+                c.name: c.categories[int(code)]
+                for c, code in zip(
+                    schema.columns, np.load(staging / f"{split}-values.npy")[0], strict=True
+                )
+            }
+            for split in ("train", "test")
+        )
+        assert (first["age"], second["age"]) == ages
+        assert tuple(first[c] for c in money) == ("0", "0", "0")
+        assert tuple(second[c] for c in money) == much
+        father = "country of birth father"
+        assert (first[father], second[father]) == (country, "United-States")
+        assert first["country of birth self"] == unknown
+        assert (first["income"], second["income"]) == ("50000+", "- 50000")  # a column like others
+        assert not schema.labelled and len(schema.columns) == 41  # the weight is left out
+        assert max(len(c.categories) for c in schema.columns) == largest
+
+
 @pytest.mark.parametrize(
     ("old", "new", "column"),
     [

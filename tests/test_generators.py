@@ -10,7 +10,7 @@ from torch import nn
 
 from sfumato.generators import ClassedGenerator, ConvGenerator, ResNetGenerator
 from sfumato.generators.gan import ImageGenerator
-from sfumato.generators.networks import DoublingConv
+from sfumato.generators.networks import DoublingConv, PointsGenerator
 
 SHAPES = [(1, 28, 28), (1, 8, 8), (3, 32, 32), (3, 33, 17), (1, 5, 6), (3, 10, 6), (3, 64, 64)]
 SHAPES += [(1, 128, 128), (3, 10, 7)]
@@ -77,3 +77,20 @@ def test_what_one_class_learns_leaves_the_others_alone():
     after = generator(labels, torch.Generator().manual_seed(1))
     assert torch.equal(before[labels == 0], after[labels == 0])
     assert not torch.allclose(before[labels == 1], after[labels == 1])
+
+
+def test_points_are_drawn_from_those_of_the_class_and_moved_alone():
+    generator = PointsGenerator(2, 3, 5, blocks=[4])
+    with torch.no_grad():
+        generator.points[:, :, :2] = torch.arange(3.0)[:, None, None]  # each class somewhere else
+    labels = torch.tensor([0, 2, 2, 1] * 50)
+    made = generator(labels, torch.Generator().manual_seed(0))
+    assert torch.allclose(made[:, 0], torch.sigmoid(labels.to(torch.float32)))
+    assert torch.allclose(made[:, 2:].sum(dim=1), torch.ones(200))
+    assert len(made[labels == 2, 2].unique()) == 5  # all of the class's points
+    made[labels == 2].square().sum().backward()
+    moved = generator.points.grad.abs().sum(dim=(1, 2))
+    assert moved[2] > 0 and moved[:2].tolist() == [0, 0]
+    images = PointsGenerator(12, 0, 7, shape=(3, 2, 2))
+    made = images(torch.zeros(4, dtype=torch.int64), torch.Generator().manual_seed(0))
+    assert made.shape == (4, 3, 2, 2) and 0 <= float(made.min().detach()) <= 1

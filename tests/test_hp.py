@@ -174,7 +174,7 @@ def test_a_release_of_a_version_with_more_settings_serves_if_they_were_as_they_a
 
 def test_products_of_several_columns_are_drawn_within_the_limit(monkeypatch):
     """Each round multiplies product_dims columns; a product that is too wide is drawn again, and if all are that is told."""
-    from sfumato.methods import hp
+    from sfumato.public import hermite
 
     numbers = [Column(name=f"n{i}", kind="numerical", low=0.0, high=1.0) for i in range(6)]
     words = tuple(f"w{i}" for i in range(9))
@@ -185,12 +185,53 @@ def test_products_of_several_columns_are_drawn_within_the_limit(monkeypatch):
         assert len(products) == 4 and all(len(kernel.parts) == dims for kernel in products)
         for kernel in products:
             assert kernel.left * kernel.right == math.prod(map(kernel._width, kernel.parts))
-    monkeypatch.setattr(hp, "_MOST_NUMBERS", 3**5)
+    monkeypatch.setattr(hermite, "_MOST_NUMBERS", 3**5)
     for kernel in Hp(product_order=2, product_dims=5, rounds=4)._kernels(schema)[1]:
         assert kernel.left * kernel.right <= 3**5
-    monkeypatch.setattr(hp, "_MOST_NUMBERS", 10)
+    monkeypatch.setattr(hermite, "_MOST_NUMBERS", 10)
     with pytest.raises(BadInput, match="smaller product_dims"):
         Hp(product_order=2, product_dims=5)._kernels(schema)
+
+
+def test_by_default_tables_have_products_of_five_columns_cut_to_what_exact_noise_can_do():
+    numbers = [Column(name=f"n{i}", kind="numerical", low=0.0, high=1.0) for i in range(6)]
+    words = tuple(f"w{i}" for i in range(200))
+    wide = [Column(name=f"c{i}", kind="categorical", categories=words) for i in range(6)]
+    five = Hp()._kernels(Schema(kind="table", columns=tuple(numbers)))[1]
+    assert {len(kernel.parts) for kernel in five} == {5}
+    assert len({kernel.parts for kernel in five}) == len(five) == 6  # of six columns there are six
+    for columns in ((*numbers, *wide), tuple(wide)):
+        cut = Hp()._kernels(Schema(kind="table", columns=columns, label="y", classes=("a", "b")))[1]
+        assert len(cut) == 8 and {len(kernel.parts) for kernel in cut} <= {2, 3, 4, 5}
+        assert all(2 * kernel.left * kernel.right <= 2**18 for kernel in cut)
+        whole = Hp()._kernels(Schema(kind="table", columns=columns, label="y", classes=("a", "b")))
+        assert [kernel.parts for kernel in whole[1]] == [kernel.parts for kernel in cut]
+    # A pair may have more: it is all that is left of its columns.
+    huge = tuple(f"w{i}" for i in range(600))
+    pairs = [Column(name=f"c{i}", kind="categorical", categories=huge) for i in range(2)]
+    (kernel,) = Hp()._kernels(Schema(kind="table", columns=tuple(pairs)))[1]
+    assert kernel.left * kernel.right == 600**2
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+def test_self_pairs_are_counted_in_both_kernels_or_in_neither(wanted):
+    """With them the loss is ‖μ̃ − mean φ‖² less the noise's energy, by the features themselves."""
+    model = Hp(**TINY, self_pairs=wanted).fit(small_images(), BUDGET)
+    embeddings = [model._embedding, *(embedding for _, embedding in model._products)]
+    assert [embedding.self_pairs for embedding in embeddings] == [wanted] * 4
+    phi, target = model._products[0]
+    made = torch.rand(15, 64)  # five of each of three classes
+    distance = model.distance(model.generator_)
+    (loss,) = [float(distance._product_distance(made, 5, phi, target))]
+    left, right = phi.of(made, made[:, :0])
+    features = (left[:, :, None] * right[:, None, :]).flatten(1).view(3, 5, -1)
+    mean = target.mean.flatten(1)
+    apart = features.mean(dim=1) * target.shares[:, None] - mean
+    terms = apart.square().sum(dim=1) - mean.shape[1] * target.noise_std**2
+    if not wanted:  # b of b² pairs are taken out, and what is left is an average over b(b − 1)
+        whole, own = features.sum(dim=1).square().sum(dim=1), features.square().sum(dim=(1, 2))
+        terms = terms + target.shares.square() * ((whole - own) / 20 - whole / 25)
+    assert loss == pytest.approx(float((target.emphasis * terms).sum()), rel=1e-3, abs=1e-6)
 
 
 def test_gamma_weighs_the_kernel_that_it_is_put_on():

@@ -45,8 +45,17 @@ def points(n: int = 20_000) -> Dataset:
 # -- tables --------------------------------------------------------------------------------------------------------
 
 
-def test_a_rare_class_of_a_table_is_learnt_as_well_as_the_common_one():
-    method = Merf(features=200, steps=400, batch=100, hidden=32, length_scales="0.05")
+# A point is drawn once in so many steps, so points need larger steps and batches than a network, and one that lies farther than a
+# length scale from all records stays where it is.
+@pytest.mark.parametrize(
+    "network",
+    [
+        {"hidden": 32, "batch": 100},
+        {"network": "points", "batch": 1000, "learning_rate": 0.2, "length_scales": "0.05,1"},
+    ],
+)
+def test_a_rare_class_of_a_table_is_learnt_as_well_as_the_common_one(network):
+    method = Merf(**{"features": 200, "steps": 400, "length_scales": "0.05"} | network)
     sample = method.fit(points(), BUDGET).sample(4000, seed=0)
     values, labels = sample.values, sample.labels
     assert np.mean(labels) == pytest.approx(0.02, abs=0.006)

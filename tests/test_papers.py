@@ -54,6 +54,8 @@ SEEN = [
     ("S3:3539", "54.0", "cifar10", ("DP-MEPF φ1,φ2, labelled", 1, "fid"), "54.0 ± 1.3"),
     ("S3:3559", "67.3", "cifar10", ("DP-MEPF φ1,φ2, unlabelled", 0.2, "fid"), "67.3 ± 2.6"),
     ("S3:3145", "54.6", "cifar10", ("DP-GAN, pre-trained", 10, "fid"), "DP-GAN 54.6"),
+    ("S3:619", "15.1", "cifar10", ("fine-tuned diffusion", 5, "fid"), "an FID of 15.1"),
+    ("S3:623", "25.2", "cifar10", ("latent diffusion", 1, "fid"), "an FID score of 25.2"),
     ("S3:3545", "0.530", "cifar10", ("DP-MEPF φ1,φ2", 10, "accuracy.resnet9"), "53.0 ± 2.8"),
     ("S3:3542", "0.883", "cifar10", ("real data", INF, "accuracy.resnet9"), "accuracy is 88.3%"),
     ("S3:3527", "19.0", "celeba-32", ("DP-MEPF φ1,φ2", 1, "fid"), "19.0 ± 0.5"),

@@ -78,6 +78,7 @@ OTHERS: dict[tuple[str, str, float | None], dict[str, Any]] = {
     ("hp", "mnist", None): {
         "order": 100, "product_order": 20, "rounds": 10, "length_scale": 0.005, "gamma": 20,
         "network": "dense", "batch": 200, "steps": 3000, "learning_rate": 0.01, "hidden": 500, "grain": 0,
+        "self_pairs": True,
     },
     ("hp", "fashion-mnist", None): {"length_scale": 0.15, "gamma": 10, "network": "conv", "hidden": 500},
     ("hp", "mnist", INF): {"gamma": 5, "order": 100},
@@ -90,7 +91,7 @@ OTHERS: dict[tuple[str, str, float | None], dict[str, Any]] = {
     ("hp", "gaussians-2d", None): {"order": 25, "product_order": 25},
     ("hp", "adult-discrete", 0.3): {
         "order": 100, "product_order": 10, "product_dims": 5, "gamma": 1, "gamma_on": "product", "rounds": 8,
-        "product_share": 0.5,
+        "product_share": 0.5, "self_pairs": True,
     },
     ("hp", "adult-discrete", 0.1): {"order": 100, "product_order": 5, "product_dims": 7, "gamma": 1, "rounds": 8},
     ("mepf", "mnist", None): {

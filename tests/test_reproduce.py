@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -146,8 +147,16 @@ def test_a_part_of_a_table_has_the_cells_of_the_whole() -> None:
     assert keys < {key for key, *_ in grid._grid(whole.grids[1], ["x"])}
     (only,) = part_of(read_table("hp/table-7"), only="DP-HP,PrivBayes", data="adult").grids
     assert set(only.variants) == {"DP-HP", "DP-MERF (as run for DP-HP)"}  # both names hold it
-    with pytest.raises(BadInput, match="its methods are DP-MERF"):
+    with pytest.raises(BadInput, match="it has methods DP-MERF"):
         part_of(whole, only="PrivBayes")
+    part = part_of(whole, epsilons="1,inf", metrics="accuracy.mlp,accuracy.cnn")
+    assert [g.epsilons for g in part.grids] == [(1.0, math.inf)] * 2
+    assert {g.metrics for g in part.grids} == {("accuracy.mlp",)}
+    assert {number.metric for number in part.numbers()} == {"accuracy.mlp"}
+    with pytest.raises(BadInput, match=r"ε 0.2, 1, ∞"):
+        part_of(whole, epsilons="3")
+    with pytest.raises(BadInput, match="numbers with commas"):
+        part_of(whole, epsilons="one")
 
 
 def test_the_list_names_every_file_and_a_wrong_name_gets_a_sentence() -> None:

@@ -31,6 +31,8 @@ from sfumato.errors import BadInput
 @click.option("--seeds", type=click.IntRange(1), help="Only the first so many seeds.")
 @click.option("--only", default="", metavar="WORD,…", help="Only methods whose names hold a word.")
 @click.option("--data", default="", metavar="NAME,…", help="Only these data sets.")
+@click.option("--epsilons", default="", metavar="NUMBER,…", help="Only these ε; inf for ∞.")
+@click.option("--metrics", default="", metavar="NAME,…", help="Only these metrics.")
 @out_option(
     "FOLDER",
     "Where comparisons and finished cells are kept.  [default: runs/reproduce/NAME]",
@@ -54,6 +56,8 @@ def reproduce(
     seeds: int | None,
     only: str,
     data: str,
+    epsilons: str,
+    metrics: str,
     out: Path | None,
     jobs: int | None,
     engine: str | None,
@@ -65,9 +69,9 @@ def reproduce(
     """Make a table of one of the papers again, by the paper's settings and protocol, and print ours beside it.
 
     Most take hours on a small machine: interrupt it at any time and type the same command again, finished cells are
-    kept; or take a part by --seeds, --only and --data, and more of it later in the same folder. Below the table stand
-    both protocols and all that is known to differ. FOLDER gets reproduction.md, .tex and .json, and a comparison for
-    each data set. The numbers are computed on real data and not covered by ε.
+    kept; or take a part by --seeds, --only, --data, --epsilons and --metrics, and more of it later in the same folder.
+    Below the table stand both protocols and all that is known to differ. FOLDER gets reproduction.md, .tex and .json, and
+    a comparison for each data set. The numbers are computed on real data and not covered by ε.
 
     \b
     Example:
@@ -90,7 +94,14 @@ def reproduce(
         if not listed:
             raise BadInput("No table is named; type sfumato reproduce NAME, with one of the above.")
         return
-    wanted = part_of(read_table(table, quick=quick), seeds=seeds, only=only, data=data)
+    wanted = part_of(
+        read_table(table, quick=quick),
+        seeds=seeds,
+        only=only,
+        data=data,
+        epsilons=epsilons,
+        metrics=metrics,
+    )
     if out is None:
         stem = Path(table).name.removesuffix(".toml") if table.endswith(".toml") else table
         out = Path("runs/reproduce") / f"{stem.replace('/', '-')}{'-quick' if quick else ''}"

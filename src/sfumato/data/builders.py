@@ -351,8 +351,7 @@ def build_text_table(contents: Contents, raw: Path, staging: Path, progress: Pro
 
 
 def build_counted_table(contents: Contents, raw: Path, staging: Path, progress: Progress) -> None:
-    """One file of text without a header or a split, every column of it made discrete; unlabelled."""
-    (name,) = contents.files
+    """Text without a header, all columns made discrete, unlabelled: a file for each split, or one whose `first` rows train."""
     known = {column.name: column for column in contents.schema.columns}
 
     def category(column: Column, cell: str) -> str:
@@ -365,17 +364,23 @@ def build_counted_table(contents: Contents, raw: Path, staging: Path, progress: 
             "another" if "another" in column.categories and cell not in column.categories else cell
         )
 
-    with (raw / name).open(encoding="utf-8", newline="") as lines:
-        rows = csv.reader(lines, skipinitialspace=True)
-        columns = zip(*(row for row in rows if len(row) == len(contents.header)), strict=True)
-        made = {
-            column: [category(known[column], cell.strip()) for cell in cells]
-            for column, cells in zip(contents.header, columns, strict=True)
-        }
-    values, _ = encode_columns(made, contents.schema)
-    Dataset.from_values(values, schema=contents.schema)
-    parts = {"train": values[: contents.first], "test": values[contents.first :]}
-    for split, part in parts.items():
+    def read(name: str) -> Array:
+        with (raw / name).open(encoding="utf-8", newline="") as lines:
+            rows = csv.reader(lines, skipinitialspace=True)
+            columns = zip(*(row for row in rows if len(row) == len(contents.header)), strict=True)
+            made = {
+                column: [category(known[column], cell.strip().removesuffix(".")) for cell in cells]
+                for column, cells in zip(contents.header, columns, strict=True)
+                if column in known
+            }
+        values, _ = encode_columns(made, contents.schema)
+        Dataset.from_values(values, schema=contents.schema)
+        return values
+
+    parts = [read(name) for name in contents.files]
+    if contents.first:
+        parts = [parts[0][: contents.first], parts[0][contents.first :]]
+    for split, part in zip(("train", "test"), parts, strict=True):
         np.save(staging / f"{split}-values.npy", np.ascontiguousarray(part))
 
 

@@ -1,4 +1,4 @@
-"""Generators and critics of adversarial networks, for images of any size from 8 to 128 pixels and for a codec's vectors.
+"""Generators and critics of adversarial networks, for images of 8 to 128 pixels a side, for tables and for a codec's vectors.
 
 Group normalisation throughout, never batch normalisation: a critic is trained with gradients of single records, so no record may
 change what another one looks like to it. Critics are made of layers whose per-record gradients the wall adds up fast.
@@ -12,6 +12,8 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+
+from sfumato.generators.networks import DenseGenerator
 
 _GROUP = 8  # channels normalised together
 SLOPE = 0.2  # of dense critics' rectifiers, below zero
@@ -100,6 +102,37 @@ class HeadedCritic(nn.Module):
     def forward(self, vectors: Tensor, one_hot: Tensor) -> Tensor:
         """(n, dim), (n, classes; 1 without labels) → (n,)"""
         return (self.layers(vectors) * one_hot).sum(dim=1)
+
+
+class TableGenerator(DenseGenerator):
+    """A `DenseGenerator` that draws its categories while it is trained, and the gradient passes straight through.
+
+    Records have one category a column; a critic would tell probabilities from them at a glance.
+    """
+
+    def forward(self, labels: Tensor, generator: torch.Generator) -> Tensor:
+        """(n,) labels → (n, numbers + places): ones and zeros in training, probabilities afterwards"""
+        made = super().forward(labels, generator)
+        if not self.training or not self.blocks:
+            return made
+        parts = [made[:, : self.numbers]]
+        for soft in made[:, self.numbers :].split(self.blocks, dim=1):
+            place = torch.multinomial(soft.detach() + 1e-12, 1, generator=generator)
+            drawn = torch.zeros_like(soft).scatter_(1, place, 1.0)
+            parts.append(drawn + (soft - soft.detach()))
+        return torch.cat(parts, dim=1)
+
+
+class TableCritic(nn.Module):
+    """Numbers in [0, 1] and one-hots → dense layers → a number for each class, of which a record gets that of its label."""
+
+    def __init__(self, dim: int, n_classes: int, width: int) -> None:
+        super().__init__()
+        self.layers = _dense(dim, width, max(1, n_classes))
+
+    def forward(self, records: Tensor, labels: Tensor) -> Tensor:
+        """(n, dim), (n,) labels → (n,)"""
+        return self.layers(2 * records - 1).gather(1, labels[:, None])[:, 0]
 
 
 class RatioNetwork(nn.Sequential):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -181,8 +182,8 @@ class Texture(nn.Module):
         return _twice(coarse) + fine
 
 
-class DenseGenerator(nn.Module):
-    """Normals and a one-hot label → dense layers with batch normalisation → pixels, or the columns of a table.
+class _Columns(nn.Module):
+    """What a generator of pixels or of a table's columns makes of its raw numbers.
 
     The output of a table is a vector of `numbers` in [0, 1], then for each of `blocks` the
     probabilities of its categories. `optional` names numbers that may be missing and their blocks (present, missing) by first
@@ -194,32 +195,23 @@ class DenseGenerator(nn.Module):
         self,
         numbers: int,
         n_classes: int,
-        latent: int,
-        widths: Sequence[int],
         *,
         blocks: Sequence[int] = (),
         optional: Sequence[tuple[int, int]] = (),
         shape: tuple[int, ...] | None = None,
     ) -> None:
         super().__init__()
-        self.numbers, self.n_classes, self.latent = numbers, n_classes, latent
+        self.numbers, self.n_classes = numbers, n_classes
         self.blocks, self.optional = tuple(blocks), tuple(optional)
         self.shape = shape
-        layers: list[nn.Module] = []
-        width = latent + n_classes
-        for wide in widths:
-            layers += [nn.Linear(width, wide), nn.BatchNorm1d(wide), nn.ReLU()]
-            width = wide
-        self.layers = nn.Sequential(*layers, nn.Linear(width, numbers + sum(self.blocks)))
+
+    @abstractmethod
+    def raw(self, labels: Tensor, generator: torch.Generator) -> Tensor:
+        """(n,) labels → (n, numbers + places), any numbers"""
 
     def forward(self, labels: Tensor, generator: torch.Generator) -> Tensor:
         """(n,) labels → (n, numbers + places), or (n, *shape)"""
-        # Drawn on the processor, so that a seed gives the same noise on every device.
-        noise = torch.randn(len(labels), self.latent, generator=generator).to(labels.device)
-        if self.n_classes:
-            label = functional.one_hot(labels, self.n_classes).to(noise.dtype)
-            noise = torch.cat([noise, label], dim=1)
-        raw = self.layers(noise)
+        raw = self.raw(labels, generator)
         numbers = torch.sigmoid(raw[:, : self.numbers])
         if self.shape is not None:
             return numbers.view(-1, *self.shape)
@@ -237,6 +229,48 @@ class DenseGenerator(nn.Module):
                 columns[number] = columns[number] * (1 - missing) + 0.5 * missing
             numbers = torch.stack(columns, dim=1)
         return torch.cat([numbers, *parts], dim=1)
+
+
+class DenseGenerator(_Columns):
+    """Normals and a one-hot label → dense layers with batch normalisation → pixels, or the columns of a table."""
+
+    def __init__(
+        self, numbers: int, n_classes: int, latent: int, widths: Sequence[int], **form: Any
+    ) -> None:
+        super().__init__(numbers, n_classes, **form)
+        self.latent = latent
+        layers: list[nn.Module] = []
+        width = latent + n_classes
+        for wide in widths:
+            layers += [nn.Linear(width, wide), nn.BatchNorm1d(wide), nn.ReLU()]
+            width = wide
+        self.layers = nn.Sequential(*layers, nn.Linear(width, numbers + sum(self.blocks)))
+
+    def raw(self, labels: Tensor, generator: torch.Generator) -> Tensor:
+        # Drawn on the processor, so that a seed gives the same noise on every device.
+        noise = torch.randn(len(labels), self.latent, generator=generator).to(labels.device)
+        if self.n_classes:
+            label = functional.one_hot(labels, self.n_classes).to(noise.dtype)
+            noise = torch.cat([noise, label], dim=1)
+        made: Tensor = self.layers(noise)
+        return made
+
+
+class PointsGenerator(_Columns):
+    """No network: so many points of each class, which are moved themselves; a record is one of its class's, drawn at random.
+
+    Balog, Tolstikhin and Schölkopf 2018, algorithm 2: a kernel mean released as synthetic points, here of equal weight. They
+    begin evenly spread over [0, 1].
+    """
+
+    def __init__(self, numbers: int, n_classes: int, points: int, **form: Any) -> None:
+        super().__init__(numbers, n_classes, **form)
+        start = torch.rand(max(1, n_classes), points, numbers + sum(self.blocks))
+        self.points = nn.Parameter(torch.logit(start, eps=1e-3))
+
+    def raw(self, labels: Tensor, generator: torch.Generator) -> Tensor:
+        drawn = torch.randint(self.points.shape[1], (len(labels),), generator=generator)
+        return self.points[labels if self.n_classes else 0, drawn.to(labels.device)]
 
 
 class DoublingConv(nn.Module):

@@ -1,7 +1,8 @@
 """The adversarial kind: a critic that sees records through paid, noisy gradients, and a generator that sees the critic.
 
 The kind (`Adversarial`) owns settings, queries, the loop and the moving average; a method gives the two networks and their
-losses. Those that make pixels themselves share their networks too (`ImageAdversarial`).
+losses. Those that make pixels themselves share their networks too (`ImageAdversarial`), and there are some for tables
+(`RecordAdversarial`).
 """
 
 from __future__ import annotations
@@ -16,7 +17,13 @@ from torch.nn import functional
 
 from sfumato.data import Batch, Schema
 from sfumato.errors import BadInput
-from sfumato.generators.gan import ImageCritic, ImageGenerator, move_average
+from sfumato.generators.gan import (
+    ImageCritic,
+    ImageGenerator,
+    TableCritic,
+    TableGenerator,
+    move_average,
+)
 from sfumato.generators.networks import seeded
 from sfumato.methods.base import Workspace
 from sfumato.methods.counts import count, count_query
@@ -24,6 +31,7 @@ from sfumato.methods.parts import Grained, Stepped
 from sfumato.methods.settings import setting
 from sfumato.privacy import Budget, Gate, Query, gradient_query, records
 from sfumato.privacy.gradients import Inputs
+from sfumato.public.tabular import TableCodec
 
 CRITIC = "critic gradients"
 BETAS = (0.5, 0.9)
@@ -188,3 +196,55 @@ def labelled(batch: Batch, random: torch.Generator) -> tuple[Tensor, ...]:
     """Pixels and labels of records; one class where there are none."""
     pixels, *labels = records(batch, random)
     return pixels, labels[0] if labels else torch.zeros(len(pixels), dtype=torch.int64)
+
+
+class RecordAdversarial(ImageAdversarial):
+    """The same for tables as well: dense networks on numbers in [0, 1] and one-hot categories, as the public Schema has them."""
+
+    width: int = setting(
+        "Channels of generator and critic at the full size; for a table, an eighth of the units of their dense layers.",
+        default=16,
+    )
+
+    def _check(self, schema: Schema) -> None:
+        if schema.kind == "images":
+            super()._check(schema)
+
+    def build(self, schema: Schema) -> None:
+        if schema.kind == "images":
+            super().build(schema)
+            return
+        codec, width = TableCodec(schema), 8 * self.width
+        self.generator_ = seeded(
+            self.seed,
+            lambda: TableGenerator(
+                codec.numbers,
+                schema.n_classes,
+                self.latent,
+                [width, width],
+                blocks=[block.size for block in codec.blocks],
+                optional=[(number, block.start) for number, block in codec.optional],
+            ),
+        )
+
+    def critic(self, schema: Schema) -> nn.Module:
+        if schema.kind == "images":
+            return super().critic(schema)
+        facts = TableCodec(schema).dim, schema.n_classes, 8 * self.width
+        return seeded(self.seed + 1, TableCritic, *facts)
+
+    def inputs(self, generator: nn.Module) -> Inputs:
+        if self.schema_.kind == "images":
+            return super().inputs(generator)
+        codec = TableCodec(self.schema_)
+
+        def encoded(batch: Batch, random: torch.Generator) -> tuple[Tensor, ...]:
+            parts = torch.cat(codec.parts_of(batch), dim=1)  # (n, numbers + places)
+            return labelled(Batch(parts, batch.labels), random)
+
+        return encoded
+
+    def _sample(self, labels: Tensor, random: torch.Generator) -> Tensor:
+        if self.schema_.kind == "images":
+            return super()._sample(labels, random)
+        return TableCodec(self.schema_).finish(self.generator_(labels, random), random)

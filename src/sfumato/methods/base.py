@@ -347,6 +347,10 @@ class Method(Learnt, Estimator, Configured, ABC):
             if isinstance(value, str):
                 refuse_trained_on(data, value)
 
+    def auto_of(self, name: str, schema: Schema) -> Any:
+        """The number that a setting left at auto stands for with such data, where releases may have been made with it."""
+        return None
+
     @final
     @ordinary_torch()
     def refit(
@@ -384,7 +388,8 @@ class Method(Learnt, Estimator, Configured, ABC):
                     "has; train again with the version that made it."
                 )
         for name in (s.name for s in self.settings() if not s.free):
-            if ours[name] != theirs[name]:
+            asked = self.auto_of(name, schema) if ours[name] is None else ours[name]
+            if theirs[name] not in (ours[name], asked):
                 raise BadInput(
                     f"The release in {saved.path} was made with {name}={theirs[name]}, and this asks for {ours[name]}; "
                     "that setting shapes the release, so leave it as it was."

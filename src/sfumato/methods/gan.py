@@ -18,14 +18,19 @@ import torch
 from torch import nn
 
 from sfumato.data import Batch
-from sfumato.methods.adversarial import BETAS, ImageAdversarial, looks_generated
+from sfumato.methods.adversarial import (
+    BETAS,
+    ImageAdversarial,
+    RecordAdversarial,
+    looks_generated,
+)
 from sfumato.methods.base import Workspace
 from sfumato.methods.registry import MethodInfo
 from sfumato.methods.settings import setting
 
 
-class Gan(ImageAdversarial):
-    """DP-CGAN with labels, DP-GAN without.
+class Gan(RecordAdversarial):
+    """DP-CGAN with labels, DP-GAN without, for images and tables.
 
     **Guarantee**: two charges, composed and calibrated jointly: noisy class counts (bound 1), and `steps` Poisson-sampled sums of
     the critic's gradients, each record's clipped to `clip`; sums are divided by the expected size of a sample. The generator
@@ -33,7 +38,8 @@ class Gan(ImageAdversarial):
 
     Differs from the papers: gradients of generated images are neither clipped nor noised, since no record enters them; group
     normalisation instead of batch normalisation, which mixes records; several critic steps a generator step and large samples;
-    samples come from a moving average of the generator; classes in their noisy proportions.
+    samples come from a moving average of the generator; classes in their noisy proportions; in tables categories are drawn
+    before the critic sees them, and the gradient passes straight through.
     """
 
     info = MethodInfo(
@@ -41,6 +47,7 @@ class Gan(ImageAdversarial):
         title="DP-GAN / DP-CGAN",
         paper="Xie et al. 2018, “Differentially Private Generative Adversarial Network”; Torkzadehmahani et al. 2019, “DP-CGAN”",
         summary="A conditional adversarial network; its critic is trained with clipped, noisy gradients.",
+        kinds=("images", "table"),
     )
     TINY: ClassVar = {"rate": 0.5, "steps": 6, "batch": 12, "latent": 4, "width": 4}
 

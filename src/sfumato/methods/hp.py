@@ -13,31 +13,31 @@ seed that draws the rounds' coordinates.
 
 from __future__ import annotations
 
-import math
-from typing import ClassVar
+from typing import Any, ClassVar
 
-import numpy as np
 from torch import nn
 
 from sfumato.data import Schema
-from sfumato.errors import BadInput
 from sfumato.generators.embedding import COUNT_WEIGHT
 from sfumato.methods.base import Workspace
 from sfumato.methods.distances import HermiteDistance
-from sfumato.methods.matched import Matched, embedded, embedding_query
+from sfumato.methods.matched import Matched, embedding_query
 from sfumato.methods.registry import MethodInfo
 from sfumato.methods.settings import setting
 from sfumato.privacy import Budget, Gate, Query
-from sfumato.public.hermite import Hermite, ProductKernel, SumKernel
-from sfumato.public.tabular import Block, TableCodec
+from sfumato.public.hermite import Hermite, ProductKernel, SumKernel, drawn_products
 
 _SUM = "sum kernel"
-# Numbers that one product kernel may release, all classes together; coordinates whose product is wider are drawn again.
-_MOST_NUMBERS = 2**24
-_MOST_DRAWS = 10_000
+# With product_dims=auto a product of more numbers loses columns: exact noise takes five seconds for as many.
+_CUT = 2**18
 # What a record adds to its class's count, against at most 1 for its features: in tables rare classes must be counted well.
 _COUNT = {"images": COUNT_WEIGHT, "table": 0.3}
-_LENGTH_SCALE = {"images": 0.15, "table": 0.005}
+# What auto is. Tables: the paper's products of five columns, half of the budget and equal weights, for discrete Adult (S3:2754).
+_NAMES = ("product_dims", "product_order", "rounds", "product_share", "gamma", "length_scale")
+_AUTO = {
+    "images": dict(zip(_NAMES, (2, 20, 10, 0.2, 10.0, 0.15), strict=True)),
+    "table": dict(zip(_NAMES, (5, 10, 8, 0.5, 1.0, 0.005), strict=True)),
+}
 # Numbers x in [0, 1] are placed at stretch · (x − ½); None: at x itself.
 _STRETCH = {"images": None, "table": 6.0}
 
@@ -76,29 +76,33 @@ class Hp(Matched):
     BATCH = {"images": 200, "table": 500}
 
     order: int = setting("Order of the Hermite features in the sum kernel.", default=100, low=1)
-    product_order: int = setting(
-        "Order of the Hermite features in the product kernel.", default=20, low=1, high=511
+    product_order: int | None = setting(
+        "Order of the Hermite features in the product kernel; auto: 20 for images, 10 for tables.",
+        default=None,
+        low=1,
+        high=511,
     )
-    product_dims: int = setting(
-        "Pixels or columns that go into one product kernel; the numbers released grow as product_order to this power.",
-        default=2,
+    product_dims: int | None = setting(
+        "Pixels or columns that go into one product kernel, whose numbers grow as product_order to this power; auto: 2 for "
+        "images, 5 for tables, or fewer columns where the product would have more than 262,144 numbers.",
+        default=None,
         low=2,
         high=8,
     )
-    rounds: int = setting(
-        "How many times the coordinates of the product kernel are drawn; each is a release. 0 for none.",
-        default=10,
+    rounds: int | None = setting(
+        "How often the coordinates of the product kernel are drawn, a release each; 0 for none; auto: 10, 8 for tables.",
+        default=None,
         low=0,
     )
-    product_share: float = setting(
-        "Part of the squared noise budget that goes to the product kernels, between 0 and 1.",
-        default=0.2,
+    product_share: float | None = setting(
+        "Part of the squared noise budget for the product kernels, between 0 and 1; auto: 0.2 for images, 0.5 for tables.",
+        default=None,
         above=0,
         below=1,
     )
-    gamma: float = setting(
-        "Weight of one kernel's loss against the other's: of the one that `gamma_on` names.",
-        default=10.0,
+    gamma: float | None = setting(
+        "Weight of the loss of the kernel that `gamma_on` names, against the other's; auto: 10 for images, 1 for tables.",
+        default=None,
         above=0,
         free=True,
     )
@@ -127,7 +131,7 @@ class Hp(Matched):
 
     def queries(self, schema: Schema, budget: Budget) -> list[Query]:
         kernel, products = self._kernels(schema)
-        share = self.product_share / max(1, len(products))
+        share = self._value("product_share", schema)
         # With no products the shares do not matter: there is one query.
         return [
             embedding_query(
@@ -136,7 +140,7 @@ class Hp(Matched):
                 kernel.dim,
                 kernel.bound,
                 _COUNT[schema.kind],
-                share=1 - self.product_share,
+                share=1 - share,
             ),
             *(
                 Query(
@@ -144,7 +148,7 @@ class Hp(Matched):
                     shape=(phi.left, phi.right),
                     bound=phi.bound,
                     segments=phi.segments,
-                    share=share,
+                    share=share / len(products),
                 )
                 for r, phi in enumerate(products)
             ),
@@ -152,7 +156,7 @@ class Hp(Matched):
 
     def _fit(self, data: Gate, run: Workspace) -> None:
         self._kernel, products = self._kernels(data.schema)
-        self._embedding = embedded(data, _SUM, self._kernel, _COUNT[data.schema.kind])
+        self._embedding = self.embedded(data, _SUM, self._kernel, _COUNT[data.schema.kind])
         self._products = []
         for r, phi in enumerate(products):
             self._products.append((phi, self._embedding.beside(data.sum(_round(r), phi))))
@@ -161,35 +165,32 @@ class Hp(Matched):
 
     def distance(self, network: nn.Module) -> HermiteDistance:
         released = (self._kernel, self._embedding, self._products)
-        weights = (self.gamma, 1.0) if self.gamma_on == "sum" else (1.0, self.gamma)
+        gamma = self._value("gamma", self.schema_)
+        weights = (gamma, 1.0) if self.gamma_on == "sum" else (1.0, gamma)
         return HermiteDistance(network, *released, weights, self._batch)
+
+    def auto_of(self, name: str, schema: Schema) -> Any:
+        # For tables, earlier versions had other numbers, and five columns that are not cut are another release.
+        return _AUTO["images"].get(name) if schema.kind == "images" else None
+
+    def _value(self, name: str, schema: Schema) -> Any:
+        given = getattr(self, name)
+        return _AUTO[schema.kind][name] if given is None else given
 
     def _kernels(self, schema: Schema) -> tuple[SumKernel, list[ProductKernel]]:
         """The sum kernel, and the rounds' product kernels over coordinates drawn by the public seed."""
         codec = self.plain_codec(schema)
-        scale = self.length_scale or _LENGTH_SCALE[schema.kind]
-        stretch = _STRETCH[schema.kind]
-        parts: list[int | Block] = (
-            codec.parts if isinstance(codec, TableCodec) else list(range(codec.numbers))
+        form = self._value("length_scale", schema), _STRETCH[schema.kind]
+        products = drawn_products(
+            codec,
+            Hermite(self._value("product_order", schema), *form),
+            schema.n_classes,
+            dims=self._value("product_dims", schema),
+            rounds=self._value("rounds", schema),
+            seed=self.seed,
+            cut=_CUT if self.product_dims is None and schema.kind == "table" else None,
         )
-        dims = min(self.product_dims, max(2, len(parts)))
-        rounds = min(self.rounds, math.comb(len(parts), dims))
-        draw = np.random.RandomState(self.seed)  # its stream is frozen for ever
-        features = Hermite(self.product_order, scale, stretch)
-        products: dict[tuple[int, ...], ProductKernel] = {}
-        for _ in range(_MOST_DRAWS):
-            if len(products) == rounds:
-                break
-            each = tuple(sorted(draw.choice(len(parts), dims, replace=False).tolist()))
-            kernel = ProductKernel(codec, features, [parts[i] for i in each], schema.n_classes)
-            if kernel.segments * kernel.left * kernel.right <= _MOST_NUMBERS:
-                products[each] = kernel
-        if rounds and not products:
-            raise BadInput(
-                f"Every product of {dims} columns at order {self.product_order} has more than {_MOST_NUMBERS:,} numbers to "
-                "release; give a smaller product_dims or product_order."
-            )
-        return SumKernel(codec, Hermite(self.order, scale, stretch)), list(products.values())
+        return SumKernel(codec, Hermite(self.order, *form)), products
 
 
 def _round(r: int) -> str:

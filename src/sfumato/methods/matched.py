@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
@@ -19,7 +20,13 @@ from sfumato.data import Schema
 from sfumato.errors import BadInput
 from sfumato.generators.devices import moved
 from sfumato.generators.embedding import CountedByClass, MeanEmbedding
-from sfumato.generators.networks import ClassedGenerator, ConvGenerator, DenseGenerator, seeded
+from sfumato.generators.networks import (
+    ClassedGenerator,
+    ConvGenerator,
+    DenseGenerator,
+    PointsGenerator,
+    seeded,
+)
 from sfumato.methods.base import Workspace
 from sfumato.methods.distances import Distance, EmbeddingDistance
 from sfumato.methods.distances import (
@@ -29,6 +36,8 @@ from sfumato.methods.parts import Grained, Trained
 from sfumato.methods.settings import LARGEST_SEED, setting
 from sfumato.privacy import FeatureMap, Gate, Query
 from sfumato.public.tabular import PixelCodec, TableCodec, plain_codec
+
+_POINTS = 1_000  # of each class, where points take the network's place
 
 
 class MatchedImages(Trained, Grained):
@@ -175,9 +184,15 @@ class Matched(MatchedImages):
         free=True,
     )
     network: str = setting(
-        "The generator: auto (conv for images, dense for tables), conv, classed (conv, own layers per class), dense.",
+        "The generator: auto (conv for images, dense for tables), conv, classed (conv, own layers per class), dense, or points "
+        "(no network: 1,000 points of each class are moved).",
         default="auto",
-        choices=("auto", "conv", "classed", "dense"),
+        choices=("auto", "conv", "classed", "dense", "points"),
+    )
+    self_pairs: bool = setting(
+        "Whether the distance counts each generated record with itself, as in the papers; without, it is unbiased.",
+        default=False,
+        free=True,
     )
     squash: float | None = setting(
         "Columns whose public range reaches beyond this are compressed by asinh before scaling; none: no column is.",
@@ -188,8 +203,14 @@ class Matched(MatchedImages):
     def _check(self, schema: Schema) -> None:
         if self.network in ("conv", "classed") and schema.kind == "table":
             raise BadInput(
-                f"{self.info.name}'s network={self.network} makes images and this data set is a table; use auto or dense."
+                f"{self.info.name}'s network={self.network} makes images and this data set is a table; use auto, dense or points."
             )
+
+    def embedded(
+        self, data: Gate, label: str, phi: FeatureMap, count_weight: float
+    ) -> MeanEmbedding:
+        """Ask for a mean embedding; distances from it have self-pairs or not."""
+        return replace(embedded(data, label, phi, count_weight), self_pairs=self.self_pairs)
 
     @property
     def _batch(self) -> int:
@@ -203,18 +224,19 @@ class Matched(MatchedImages):
 
     def generator(self, kind: str, schema: Schema) -> nn.Module:
         table = schema.kind == "table"
-        if kind != "dense" and not table:
+        if kind not in ("dense", "points") and not table:
             return super().generator(kind, schema)
         codec = self.plain_codec(schema)
-        return DenseGenerator(
-            codec.numbers,
-            schema.n_classes,
-            self.latent or (10 if table else 5),
-            [self._hidden(schema)] * self.layers,
-            blocks=[block.size for block in codec.blocks],
-            optional=[(number, block.start) for number, block in codec.optional],
-            shape=None if table else schema.shape,
-        )
+        form: dict[str, Any] = {
+            "blocks": [block.size for block in codec.blocks],
+            "optional": [(number, block.start) for number, block in codec.optional],
+            "shape": None if table else schema.shape,
+        }
+        facts = codec.numbers, schema.n_classes
+        if kind == "points":
+            return PointsGenerator(*facts, _POINTS, **form)
+        widths = [self._hidden(schema)] * self.layers
+        return DenseGenerator(*facts, self.latent or (10 if table else 5), widths, **form)
 
     def _sample(self, labels: Tensor, random: torch.Generator) -> Tensor:
         if self.schema_.kind == "table":

@@ -12,7 +12,6 @@ Private: the records, in step 2 only. Public: shape, ranges, categories and clas
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import ClassVar
 
 from torch import nn
@@ -22,7 +21,7 @@ from sfumato.errors import BadInput
 from sfumato.generators.embedding import COUNT_WEIGHT
 from sfumato.methods.base import Workspace
 from sfumato.methods.distances import FourierDistance
-from sfumato.methods.matched import Matched, embedded, embedding_query
+from sfumato.methods.matched import Matched, embedding_query
 from sfumato.methods.registry import MethodInfo
 from sfumato.methods.settings import setting
 from sfumato.privacy import Budget, Gate, Query
@@ -78,11 +77,6 @@ class Merf(Matched):
         default="columns",
         choices=("columns", "length"),
     )
-    self_pairs: bool = setting(
-        "Whether the distance counts each generated record with itself, as in the paper; without, it is unbiased.",
-        default=False,
-        free=True,
-    )
     block: int = setting(
         "Frequencies compared in one training step; fewer is faster and noisier.",
         default=500,
@@ -99,8 +93,7 @@ class Merf(Matched):
 
     def _fit(self, data: Gate, run: Workspace) -> None:
         self._phi = self._feature_map(data.schema)
-        released = embedded(data, _LABEL, self._phi, _COUNT[data.schema.kind])
-        self._embedding = replace(released, self_pairs=self.self_pairs)
+        self._embedding = self.embedded(data, _LABEL, self._phi, _COUNT[data.schema.kind])
         self.shares_ = self._embedding.shares
         self.match(data.schema, run)
 

@@ -11,15 +11,18 @@ import math
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from sfumato.data import Batch
 from sfumato.errors import BadInput
 from sfumato.privacy import FeatureMap, OuterMap
-from sfumato.public.tabular import Block, PlainCodec
+from sfumato.public.tabular import Block, PlainCodec, TableCodec
 
 _GRID = 20_000
+_MOST_NUMBERS = 2**24  # that one product kernel may release
+_MOST_DRAWS = 10_000  # of the parts of products
 
 
 def rho_of(length_scale: float) -> float:
@@ -196,6 +199,49 @@ class ProductKernel(OuterMap):
             )
             product = (product[:, :, None] * factor[:, None, :]).flatten(1)
         return product
+
+
+def drawn_products(
+    codec: PlainCodec,
+    features: Hermite,
+    n_classes: int,
+    *,
+    dims: int,
+    rounds: int,
+    seed: int,
+    cut: int | None = None,
+) -> list[ProductKernel]:
+    """`rounds` product kernels over `dims` parts each, all different, that the public seed draws; fewer where there are no more.
+
+    What would have more than 2²⁴ numbers to release, all classes together, is drawn again. With `cut`, what would have more than
+    so many first loses its last parts until it has not, down to two.
+    """
+    parts: list[int | Block] = (
+        codec.parts if isinstance(codec, TableCodec) else list(range(codec.numbers))
+    )
+    dims = min(dims, max(2, len(parts)))
+    rounds = min(rounds, math.comb(len(parts), 2 if cut else dims))
+    draw = np.random.RandomState(seed)  # its stream is frozen for ever
+    products: dict[tuple[int, ...], ProductKernel] = {}
+    for _ in range(100 * rounds if cut else _MOST_DRAWS):
+        if len(products) == rounds:
+            break
+        each = draw.choice(len(parts), dims, replace=False).tolist()
+        while True:
+            chosen = tuple(sorted(each))
+            kernel = ProductKernel(codec, features, [parts[i] for i in chosen], n_classes)
+            numbers = kernel.segments * kernel.left * kernel.right
+            if cut is None or numbers <= cut or len(each) == 2:
+                break
+            each.pop()
+        if numbers <= _MOST_NUMBERS:
+            products[chosen] = kernel
+    if rounds and not products:
+        raise BadInput(
+            f"Every product of {2 if cut else dims} columns at order {features.order} has more than {_MOST_NUMBERS:,} numbers to "
+            "release; give a smaller product_dims or product_order, or rounds=0."
+        )
+    return list(products.values())
 
 
 class OnGrid:

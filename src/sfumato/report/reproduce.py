@@ -142,24 +142,42 @@ def read_table(name: str, *, quick: bool = False) -> PaperTable:
 
 
 def part_of(
-    table: PaperTable, *, seeds: int | None = None, only: str = "", data: str = ""
+    table: PaperTable,
+    *,
+    seeds: int | None = None,
+    only: str = "",
+    data: str = "",
+    epsilons: str = "",
+    metrics: str = "",
 ) -> PaperTable:
-    """The table with its first `seeds` seeds, the methods whose names hold one of the words of `only`, and these data sets.
+    """The first `seeds` seeds of the table, the methods whose names hold a word of `only`, these data sets, ε and metrics.
 
-    Cells are those of the whole table: whoever has time later goes on with it in the same folder.
+    Cells are those of the whole table: whoever has time later goes on with it in the same folder. Those of fewer metrics are
+    cells of their own.
     """
+    try:
+        asked = [float(word.replace("∞", "inf")) for word in epsilons.split(",") if word]
+    except ValueError as error:
+        raise BadInput(
+            f"--epsilons takes numbers with commas between, inf for ∞, not {epsilons!r}."
+        ) from error
     grids, beside = [], []
     for grid, theirs in zip(table.grids, table.beside, strict=True):
         chosen = {n: v for n, v in grid.variants.items() if any(w in n for w in only.split(","))}
-        if chosen and (not data or grid.data in data.split(",")):
-            grids.append(replace(grid, variants=chosen, seeds=grid.seeds[:seeds]))
+        levels = tuple(e for e in grid.epsilons if not asked or e in asked)
+        judged = tuple(m for m in grid.metrics if not metrics or m in metrics.split(","))
+        if chosen and levels and judged and (not data or grid.data in data.split(",")):
+            part = replace(grid, variants=chosen, seeds=grid.seeds[:seeds])
+            grids.append(replace(part, epsilons=levels, metrics=judged))
             beside.append(theirs)
     if not grids:
-        names = ", ".join(dict.fromkeys(name for grid in table.grids for name in grid.variants))
-        sets = ", ".join(dict.fromkeys(grid.data for grid in table.grids))
-        raise BadInput(
-            f"Nothing is left of {table.name}; its methods are {names}, its data {sets}."
-        )
+        has: dict[str, dict[str, None]] = {"methods": {}, "data": {}, "ε": {}, "metrics": {}}
+        for grid in table.grids:
+            words = (grid.variants, [grid.data], map(shown_epsilon, grid.epsilons), grid.metrics)
+            for known, more in zip(has.values(), words, strict=True):
+                known.update(dict.fromkeys(more))
+        told = "; ".join(f"{what} {', '.join(known)}" for what, known in has.items())
+        raise BadInput(f"Nothing is left of {table.name}; it has {told}.")
     return replace(table, grids=tuple(grids), beside=tuple(beside))
 
 
