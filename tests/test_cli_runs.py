@@ -299,6 +299,19 @@ def test_the_likeliest_are_kept_on_request(finished: Path, tmp_path: Path) -> No
     assert not (tmp_path / "x.npz").exists()
 
 
+def test_some_classes_are_sampled_by_name(finished: Path, tmp_path: Path) -> None:
+    out = tmp_path / "some.npz"
+    words = ("-n", 30, "--class", "7", "--class", "3", "--class", "7", "--out", out)
+    told = succeed("sample", finished, *words).output
+    assert "30 synthetic records of 7, 3 from" in told
+    with np.load(out, allow_pickle=False) as arrays:
+        assert set(arrays["labels"]) <= {3, 7} and len(arrays["labels"]) == 30
+    nowhere = tmp_path / "x.npz"
+    line = refused(2, "sample", finished, "-n", 5, "--class", "boot", "--out", nowhere)
+    assert "no class 'boot'; its classes are 0, 1, 2" in line
+    assert not nowhere.exists()
+
+
 @pytest.mark.parametrize("name", ["s.csv", "s.parquet", "folder"])
 def test_sample_writes_every_format(finished: Path, tmp_path: Path, name: str) -> None:
     succeed("sample", finished, "-n", "12", "--out", tmp_path / name, "--quiet")

@@ -561,6 +561,13 @@ def _trained_again(
     "PATH",
     "A .npz, .csv, .parquet (images: as Hugging Face keeps them) or .tar (WebDataset) file, or a folder of PNGs.",
 )
+@click.option(
+    "--class",
+    "classes",
+    multiple=True,
+    metavar="NAME",
+    help="Records of this class only; repeat for more, which then come in their released shares.",
+)
 @seed_option
 @click.option(
     "--keep",
@@ -584,6 +591,7 @@ def sample(
     run: Path,
     n: int,
     out: Path,
+    classes: tuple[str, ...],
     seed: int,
     keep: float,
     shard_size: int | None,
@@ -601,6 +609,7 @@ def sample(
       sfumato sample runs/first -n 1000 --out pictures/ --seed 1
       sfumato sample runs/first -n 1000 --out synthetic.parquet --overwrite
       sfumato sample runs/first -n 1000 --out synthetic.tar
+      sfumato sample runs/first -n 500 --out boots.npz --class "Ankle boot" --class Sandal
       sfumato sample runs/first -n 60000 --out clean.npz --keep 0.75
       sfumato sample runs/first -n 10_000_000 --out shards/ --engine ray
     """
@@ -609,15 +618,16 @@ def sample(
     from sfumato.report.origin import write_origin
 
     if engine is not None or shard_size is not None:
-        _sample_shards(run, n, out, seed, keep, shard_size, engine, overwrite, quiet)
+        _sample_shards(run, n, out, classes, seed, keep, shard_size, engine, overwrite, quiet)
         return
     check_format(out)
     _check_sample_path(out, overwrite)
     with SavedRun(run) as saved:
         check_format(out, saved.schema.kind)
+        chosen = _classes(saved, classes)
     synthesizer = load(run)
     with progress_for(quiet).stage(f"Sampling {n:,} records", n) as stage:
-        synthetic = synthesizer.sample(n, seed=seed, keep=keep)
+        synthetic = synthesizer.sample(n, classes=chosen, seed=seed, keep=keep)
         stage.advance(n)
     synthetic.save(out)
     write_origin(run, out, n=n, seed=seed)
@@ -625,14 +635,31 @@ def sample(
     click.echo(
         out
         if quiet
-        else f"Made {out}: {n:,} synthetic records from {run} (seed {seed}); this cost nothing."
+        else f"Made {out}: {n:,} synthetic records{_of(classes)} from {run} (seed {seed}); this cost nothing."
     )
+
+
+def _classes(run: SavedRun, named: tuple[str, ...]) -> list[str] | None:
+    """The classes asked for by `--class`, each once; all of them if none is."""
+    known = run.schema.classes
+    for name in named:
+        if not known:
+            raise BadInput(f"{run.path} makes records without classes; leave --class out.")
+        if name not in known:
+            shown = ", ".join(known[:10]) + (", …" if len(known) > 10 else "")
+            raise BadInput(f"{run.path} has no class {name!r}; its classes are {shown}.")
+    return list(dict.fromkeys(named)) or None
+
+
+def _of(classes: tuple[str, ...]) -> str:
+    return f" of {', '.join(dict.fromkeys(classes))}" if classes else ""
 
 
 def _sample_shards(
     run: Path,
     n: int,
     out: Path,
+    classes: tuple[str, ...],
     seed: int,
     keep: float,
     size: int | None,
@@ -652,17 +679,26 @@ def _sample_shards(
         )
     size = size or SHARD_SIZE
     with SavedRun(run) as saved:
+        chosen = _classes(saved, classes)
         warn_not_private(saved.statement)
     with progress_for(quiet).stage(f"Sampling {n:,} records", n) as stage:
         sample_shards(
-            run, out, n, seed=seed, keep=keep, size=size, engine=engine, on_records=stage.advance
+            run,
+            out,
+            n,
+            classes=chosen,
+            seed=seed,
+            keep=keep,
+            size=size,
+            engine=engine,
+            on_records=stage.advance,
         )
     write_origin(run, out, n=n, seed=seed)
     click.echo(
         out
         if quiet
-        else f"Made {out}: {n:,} synthetic records from {run} in {-(-n // size):,} Parquet shards (seed {seed}; shards.json has "
-        "that of each); this cost nothing."
+        else f"Made {out}: {n:,} synthetic records{_of(classes)} from {run} in {-(-n // size):,} Parquet shards (seed {seed}; "
+        "shards.json has that of each); this cost nothing."
     )
 
 
