@@ -126,8 +126,8 @@ def _begin(out: Path, told: dict[str, Any], method: Method) -> None:
     if manifest.exists():
         if read_json(manifest) != told:
             raise RunConflict(
-                f"{out} holds shards of another run, number, seed, size or classes; give --out another folder, or the same options "
-                "to go on."
+                f"{out} holds shards of another run, number, seed, size or classes; give --out another folder, or the same "
+                "options to go on."
             )
         sweep(out)  # what a process that was killed left
         return
