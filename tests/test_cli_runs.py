@@ -89,6 +89,23 @@ def test_plan_reads_no_row_and_fetches_nothing(
     assert not (tmp_path / "empty").exists()
 
 
+@pytest.mark.parametrize("neighbours", ["zero-out", "add-remove"])
+def test_plan_counts_the_lines_of_a_table_where_their_number_is_public(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, neighbours: str
+) -> None:
+    from sfumato.data.tables import TableFile
+
+    schema = {"kind": "table", "columns": [{"name": "a", "kind": "numerical", "low": 0, "high": 1}]}
+    (tmp_path / "t.schema.json").write_text(json.dumps(schema))
+    (tmp_path / "t.csv").write_text("a\n" + "0.5\n" * 31)
+    words = ("plan", "mixture", "--data", tmp_path / "t.csv", *BUDGET, "--neighbours", neighbours)
+    if neighbours == "zero-out":
+        assert "(n = 31 records)" in succeed(*words).stdout
+        return
+    monkeypatch.setattr(TableFile, "__len__", lambda _: pytest.fail("a row was counted"))
+    assert "31" not in succeed(*words).stdout
+
+
 @pytest.mark.parametrize(
     ("neighbours", "warns"), [("zero-out", True), ("replace-one", True), ("add-remove", False)]
 )

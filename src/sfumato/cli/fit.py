@@ -52,6 +52,7 @@ from sfumato.errors import BadInput, RunConflict
 
 if TYPE_CHECKING:
     from sfumato.data import Dataset, Schema
+    from sfumato.data.units import Unit
     from sfumato.methods import Method, SavedRun
     from sfumato.progress import Progress
 
@@ -266,7 +267,10 @@ def plan(
     as_json: bool,
     **facts: Any,
 ) -> None:
-    """Show what METHOD would release and how much noise the budget asks for; no row is read.
+    """Show what METHOD would release and how much noise the budget asks for; nothing is spent.
+
+    Made of public facts. Where the relation makes the number of records, or of units, one of them, it is counted if no header
+    tells it: of a .csv, or by what --unit names. Nothing else of a row is read, and nothing at all under add-remove.
 
     \b
     Example:
@@ -277,6 +281,7 @@ def plan(
     """
     from sfumato.data import load, schema_of
     from sfumato.data.units import RECORD, RECORDS
+    from sfumato.privacy.units import size_of
 
     budget = budget_of(epsilon, delta, neighbours)
     synthesizer = synthesizer_of(
@@ -284,10 +289,14 @@ def plan(
     )
     stated = parse_facts(**facts)
     schema, size = schema_of(spec, **stated)
-    protected = RECORDS
-    if unit not in (None, RECORD) or per_unit is not None:
-        # How many units there are stands in the rows, and none is read.
-        protected, size = load(spec, **stated, unit=unit, per_unit=per_unit).unit, None
+    protected, read = RECORDS, "No row was read."
+    public = budget.neighbours.size_is_public
+    if unit not in (None, RECORD) or per_unit is not None or (size is None and public):
+        data = load(spec, **stated, unit=unit, per_unit=per_unit)
+        protected, size = data.unit, size_of(data) if public else None
+        if size is not None:
+            what = "how many there are" if protected.single else "whose they are"
+            read = f"Of the rows nothing was read but {what}, to count {_counted(size, protected)}."
     warn_large_delta(budget, size)
     statement = synthesizer.promise(schema, budget, protected, size=size)
     charges, spent, under = statement.charges, statement.epsilon, statement.epsilon_under()
@@ -306,13 +315,15 @@ def plan(
             {
                 "method": method,
                 "data": spec,
+                "size": size if public else None,
                 **{key: promised[key] for key in kept if key in promised},
                 **({} if booked is None else {"ledger": booked}),
             }
         )
         return
+    n = f" (n = {_counted(size, protected)})" if size is not None and public else ""
     click.echo(
-        f"{method} on {spec} would spend ε = {spent:.4g} at δ = {budget.delta:g} "
+        f"{method} on {spec}{n} would spend ε = {spent:.4g} at δ = {budget.delta:g} "
         f"under {budget.neighbours.value}, where {budget.neighbours.meaning(protected)}, on:"
     )
     print_table(
@@ -350,7 +361,11 @@ def plan(
         click.echo(
             f"Ledger {ledger_folder}: {status(booked)} This run would bring it to {upwards(booked['total'])}{verdict}."
         )
-    click.echo("No row was read.")
+    click.echo(read)
+
+
+def _counted(size: int, unit: Unit) -> str:
+    return f"{size:,} {unit.name if size == 1 else unit.plural}"
 
 
 @click.command()
