@@ -35,6 +35,7 @@ from sfumato.privacy import DataSetLedger, Neighbours
 from sfumato.privacy.statement import told_epsilon_k
 from sfumato.public.weights import list_networks
 from sfumato.published import BADGE
+from sfumato.report.by_class import class_table
 from sfumato.report.glossary import GLOSSARY
 from sfumato.report.pictures import Plot, Point, SampleRow, curve, epsilon_plot, sample_rows
 from sfumato.report.signing import (
@@ -60,6 +61,7 @@ from sfumato.report.words import (
     plain,
     power,
     render,
+    typeset,
 )
 
 _SEED = 0
@@ -166,7 +168,13 @@ def _content(
     statement, config = run.told_statement, run.config
     epsilon, delta = float(statement["epsilon"]), float(statement["delta"])
     info = info_of(run)
-    metrics = [_metric(metric, run.metrics) for metric in run.metrics]
+    metrics = [
+        _metric(metric, run.metrics)
+        | {"by_class": class_table(metric, run.path / "metrics.json"), "best": False}
+        for metric in run.metrics
+    ]
+    if scores := _scores(metrics):
+        max(scores, key=lambda m: m["share"])["best"] = True
     pictured = samples is not None and run.schema.kind == "images"
     rows = sample_rows(samples) if samples is not None and pictured else []
     unit = run.unit
@@ -184,6 +192,7 @@ def _content(
         "best": _best(metrics) if statement.get("sound", True) else "",
         "no_better": outcome(run.metrics),
         "glossary": GLOSSARY,
+        "typeset": typeset,
         "badge": BADGE,
         "makes": _makes(run),
         "statement": statement,
@@ -230,7 +239,10 @@ def _content(
         "commands": _commands(run),
         "evaluate_command": _evaluate_command(run),
         "facts": _facts(run),
-        "settings": [(key, plain(value)) for key, value in config["settings"].items()],
+        "settings": [
+            (key, "auto" if value is None else plain(value))
+            for key, value in config["settings"].items()
+        ],
         "versions": _versions(config),
         "version": __version__,
         "picture": "samples.png" if (run.path / "samples.png").exists() else None,
@@ -259,8 +271,7 @@ def _alarm(statement: dict[str, Any], info: MethodInfo | None) -> str:
 
 def _best(metrics: list[dict[str, Any]]) -> str:
     """The headline's second sentence, which is never shown without the badge; empty where no accuracy was measured."""
-    scores = [m for m in metrics if m["name"].startswith("accuracy.") and m["percent"]]
-    scores = [m for m in scores if m["name"] != "accuracy.mean12"]
+    scores = _scores(metrics)
     if not scores:
         return ""
     best = max(scores, key=lambda m: m["share"])
@@ -268,6 +279,12 @@ def _best(metrics: list[dict[str, Any]]) -> str:
     return (
         f"A classifier trained on them alone gets {best['value']} of real records right ({which})"
     )
+
+
+def _scores(metrics: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The accuracies of single classifiers."""
+    scores = [m for m in metrics if m["name"].startswith("accuracy.") and m["percent"]]
+    return [m for m in scores if m["name"] != "accuracy.mean12"]
 
 
 def _metric(metric: dict[str, Any], measured: Sequence[dict[str, Any]] = ()) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from typing import Any
 
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
+from markupsafe import escape as escaped
 
 from sfumato.privacy.statement import rounded_up
 
@@ -80,6 +81,13 @@ def plain(value: Any) -> str:
     if isinstance(value, (list, tuple)):
         return ",".join(plain(v) for v in value)
     return str(value)
+
+
+def typeset(text: str) -> Markup:
+    """A sentence for a page: e^ε raised, 1e-05 as 10⁻⁵; all else escaped."""
+    raised = str(escaped(text)).replace("e^ε", "e<sup>ε</sup>")
+    found = r"(?<![\w.])\d(?:\.\d+)?e-?\d+(?![\w.]*\w)"
+    return Markup(re.sub(found, lambda number: power(float(number[0])), raised))
 
 
 def markdown(value: Any) -> Any:
