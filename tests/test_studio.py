@@ -5,22 +5,19 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from browser import ENTER, RIGHT, TAB, Browser, chromium, needs_driver
+from browser import ENTER, RIGHT, TAB, Browser, chromium, needs_driver, served
 from data import digits
 from runs import refused, succeed
 from sfumato.methods import Merf
 from sfumato.privacy import Budget
 from sfumato.progress import Progress, Stage
-from waits import wait_for
 
 pytest.importorskip("starlette", reason="starlette is not installed")
 pytest.importorskip("uvicorn", reason="uvicorn is not installed")
@@ -321,25 +318,6 @@ def test_without_the_extra_the_command_says_what_to_install(tmp_path, monkeypatc
     assert "sfumato[studio]" in refused(2, "studio", tmp_path)
 
 
-@contextlib.contextmanager
-def served(folder: Path) -> Iterator[str]:
-    """The address of a studio in a process of its own."""
-    words = [sys.executable, "-m", "sfumato", "studio", str(folder)]
-    child = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
-    lines: list[str] = []
-    assert child.stdout is not None
-    reader = threading.Thread(target=lambda: lines.extend(iter(child.stdout.readline, "")))
-    reader.start()
-    try:
-        wait_for(lambda: any("http" in line for line in lines), "the address", child)
-        yield re.search(r"http://\S+", "".join(lines))[0]
-    finally:
-        child.terminate()
-        child.wait(60)
-        reader.join(10)
-        child.stdout.close()
-
-
 # ------------------------------------------------------------------------- a real browser
 
 
@@ -355,20 +333,13 @@ def address(folder: Path) -> Iterator[str]:
         yield found
 
 
-def settle(browser: Browser) -> None:
-    """Away from every page, and forget what was said so far."""
-    browser.open("about:blank")
-    browser.complaints()
-    browser.hosts()
-
-
 @pytest.mark.browser
 @needs_driver
 @pytest.mark.parametrize(
     ("width", "dark"), [(1280, False), (390, False), (1280, True), (390, True)]
 )
 def test_every_page_fits_is_silent_and_asks_nobody_else(browser, address, width, dark):
-    settle(browser)
+    browser.settle()
     browser.face(width=width, dark=dark)
     seen = set()
     for page in (
@@ -390,7 +361,7 @@ def test_every_page_fits_is_silent_and_asks_nobody_else(browser, address, width,
 @pytest.mark.browser
 @needs_driver
 def test_the_keyboard_moves_the_slider_and_the_plan(browser, address):
-    settle(browser)
+    browser.settle()
     browser.face()
     browser.open(address)
     browser.until("document.querySelector('main h1')")
@@ -426,7 +397,7 @@ def test_the_progress_of_a_fit_is_seen_as_it_ends(browser, folder, tmp_path):
     import shutil
 
     shutil.copytree(folder / "sub" / "going", tmp_path / "going")
-    settle(browser)
+    browser.settle()
     with served(tmp_path) as address:
         browser.face()
         browser.open(address + "run?run=going")
@@ -437,7 +408,7 @@ def test_the_progress_of_a_fit_is_seen_as_it_ends(browser, folder, tmp_path):
         browser.until("document.querySelector('main').textContent.includes('Best guess')")
         assert browser.run("return document.querySelector('main progress')") is None
         assert browser.complaints() == []
-        settle(browser)
+        browser.settle()
 
 
 @pytest.mark.parametrize("size", ["inf", "nan", "1e400", "-5", "0", "many"])
