@@ -134,14 +134,12 @@ def test_the_studio_shows_it_all_in_a_browser_and_none_of_the_patients(
 ) -> None:
     pytest.importorskip("uvicorn", reason="sfumato[studio] is not installed")
     run = walked["run"].name
-    asked = "plan?" + urlencode(
-        {"data": run, "unit": "patient", "size": PATIENTS, "epsilon": 3, "delta": "1e-3"}
-    )
+    asked = "plan?" + urlencode({"data": run, "epsilon": 3, "delta": "1e-3", "ledger": "ledger"})
     pages = {
         "": ("mixture", "scans", "patient"),
         f"run?run={run}": ("Best guess", "patient"),
         f"samples?run={run}": ("healthy", "ill"),
-        asked: ("rough mean", "one patient"),
+        asked: ("rough mean", "one patient", f"{PATIENTS} patients", "is spent"),
         f"report?run={run}": ("A. Steward", "PatientID", "For signature"),
     }
     with chromium(tmp_path) as browser, served(walked["home"]) as address:

@@ -10,11 +10,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from browser import ENTER, RIGHT, TAB, Browser, chromium, needs_driver, served
 from data import digits
 from runs import refused, succeed
+from sfumato.data import Dataset
 from sfumato.methods import Merf
 from sfumato.privacy import Budget
 from sfumato.progress import Progress, Stage
@@ -232,6 +234,24 @@ def test_the_plan_is_that_of_the_command_line(client, folder):
     unknown = text_of(client, "plan?part=1&method=merf&data=eps-2&unit=patient")
     assert "Say how many there are" in unknown
     assert "77.0 – 77.0 %" in measured and "not covered by ε" in measured
+
+
+def test_a_plan_for_the_data_of_a_run_protects_whom_the_run_does(tmp_path):
+    """Its number is that of persons: it must not be taken for one of records."""
+    data = digits(200)
+    whose = np.arange(200) // 4
+    of_persons = Dataset.from_arrays(data.images, data.labels, classes=10, unit=whose)
+    Merf(**TINY).fit(of_persons, Budget(epsilon=1, delta=1e-5), out=tmp_path / "one")
+    app = studio(tmp_path, TOKEN, {HOST})
+    there = TestClient(app, base_url=f"http://{HOST}/{TOKEN}/", raise_server_exceptions=False)
+    page = there.get("plan?method=merf&data=one").text
+    assert 'name="unit" value="unit"' in page
+    told = text_of(there, "plan?part=1&method=merf&data=one")
+    assert "50 units" in told and "for one unit" in told
+    other = text_of(there, "plan?part=1&method=merf&data=one&unit=record")
+    assert (
+        "50 units" not in other and "50 records" not in other and "Say how many there are" in other
+    )
 
 
 @pytest.mark.parametrize(
