@@ -345,6 +345,14 @@ def test_sample_replaces_a_file_only_when_told_to(finished: Path, tmp_path: Path
     assert mine.read_bytes() != b"mine"
 
 
+def test_measuring_on_what_was_fitted_is_warned_of(finished: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(finished, run)
+    words = ("evaluate", run, "-n", 50, "--metrics", "accuracy.logreg", "--no-baselines", "--quiet")
+    assert "kept aside" in succeed(*words, "--real", "digits:train").stderr
+    assert "Warning" not in succeed(*words, "--real", "digits:test").stderr
+
+
 def test_an_unfinished_run_cannot_be_sampled(finished: Path, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_bytes((finished / "config.json").read_bytes())
     for words in (

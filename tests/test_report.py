@@ -288,6 +288,14 @@ def test_classes_that_cannot_be_read_are_one_sentence_and_no_page(run, broken):
     assert not (run / "report.html").exists()
 
 
+@pytest.mark.parametrize(("name", "warns"), [("zoo:train", True), ("zoo:test", False)])
+def test_metrics_on_what_the_run_was_fitted_on_are_warned_of(run, name, warns):
+    measured(run, "accuracy.cnn", source=f"real data {name} (360 records); not covered by ε")
+    told = Report(run)
+    assert any("records that were kept aside" in line for line in told.facts["warnings"]) is warns
+    assert ("they flatter it" in told.text) is warns
+
+
 def test_powers_are_raised_and_everything_else_is_escaped():
     text = "at most e^ε <b> δ = 1e-05, 2.5e-6; (e^ε + δ); file-1e5b, v1.2e3"
     assert typeset(text) == (

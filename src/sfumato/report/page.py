@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 import platform
-import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -60,6 +59,7 @@ from sfumato.report.words import (
     number,
     plain,
     power,
+    real_data,
     render,
     typeset,
 )
@@ -67,10 +67,6 @@ from sfumato.report.words import (
 _SEED = 0
 _MOST_CLASSES = 40
 
-# The name of the real data in a metric's source, with or without their number, alone or with the training data.
-_REAL = re.compile(
-    r"real data (.+?)(?: \([\d,]+ records\))?(?: and the REAL TRAINING data .+)?; not covered by ε"
-)
 _LIBRARIES = ("sfumato", "torch", "numpy", "scipy", "dp-accounting", "opendp")
 
 
@@ -507,8 +503,7 @@ def _evaluate_command(run: SavedRun, path: str | None = None) -> str:
     real = name.removesuffix(":train") + ":test" if name.endswith(":train") else "REAL"
     words = ["sfumato", "evaluate", path or _shown_path(run.path)]
     if run.metrics:
-        found = _REAL.match(run.metrics[0]["source"])
-        real = found[1] if found else real
+        real = real_data(run.metrics[0]["source"]) or real
     for key, option in (("n", "-n"), ("seed", "--seed")):
         if key in _drawn(run):
             words += [option, str(_drawn(run)[key])]
