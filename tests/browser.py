@@ -5,9 +5,12 @@ from __future__ import annotations
 import base64
 import contextlib
 import json
+import re
 import shutil
 import socket
 import subprocess
+import sys
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -16,6 +19,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from waits import wait_for
 
 DRIVER = shutil.which("chromedriver")
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
@@ -108,6 +113,12 @@ class Browser:
                     found.add(url.netloc)
         return found
 
+    def settle(self) -> None:
+        """Away from every page, and forget what was said so far."""
+        self.open("about:blank")
+        self.complaints()
+        self.hosts()
+
     def close(self) -> None:
         with contextlib.suppress(urllib.error.URLError, OSError):
             self._ask("DELETE", self._session)
@@ -136,3 +147,22 @@ def chromium(folder: Path) -> Iterator[Browser]:
             browser.close()
         driver.terminate()
         driver.wait(30)
+
+
+@contextlib.contextmanager
+def served(folder: Path) -> Iterator[str]:
+    """The address of a studio in a process of its own."""
+    words = [sys.executable, "-m", "sfumato", "studio", str(folder)]
+    child = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
+    lines: list[str] = []
+    assert child.stdout is not None
+    reader = threading.Thread(target=lambda: lines.extend(iter(child.stdout.readline, "")))
+    reader.start()
+    try:
+        wait_for(lambda: any("http" in line for line in lines), "the address", child)
+        yield re.search(r"http://\S+", "".join(lines))[0]
+    finally:
+        child.terminate()
+        child.wait(60)
+        reader.join(10)
+        child.stdout.close()

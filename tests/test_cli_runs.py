@@ -89,6 +89,23 @@ def test_plan_reads_no_row_and_fetches_nothing(
     assert not (tmp_path / "empty").exists()
 
 
+@pytest.mark.parametrize("neighbours", ["zero-out", "add-remove"])
+def test_plan_counts_the_lines_of_a_table_where_their_number_is_public(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, neighbours: str
+) -> None:
+    from sfumato.data.tables import TableFile
+
+    schema = {"kind": "table", "columns": [{"name": "a", "kind": "numerical", "low": 0, "high": 1}]}
+    (tmp_path / "t.schema.json").write_text(json.dumps(schema))
+    (tmp_path / "t.csv").write_text("a\n" + "0.5\n" * 31)
+    words = ("plan", "mixture", "--data", tmp_path / "t.csv", *BUDGET, "--neighbours", neighbours)
+    if neighbours == "zero-out":
+        assert "(n = 31 records)" in succeed(*words).stdout
+        return
+    monkeypatch.setattr(TableFile, "__len__", lambda _: pytest.fail("a row was counted"))
+    assert "31" not in succeed(*words).stdout
+
+
 @pytest.mark.parametrize(
     ("neighbours", "warns"), [("zero-out", True), ("replace-one", True), ("add-remove", False)]
 )
@@ -299,6 +316,19 @@ def test_the_likeliest_are_kept_on_request(finished: Path, tmp_path: Path) -> No
     assert not (tmp_path / "x.npz").exists()
 
 
+def test_some_classes_are_sampled_by_name(finished: Path, tmp_path: Path) -> None:
+    out = tmp_path / "some.npz"
+    words = ("-n", 30, "--class", "7", "--class", "3", "--class", "7", "--out", out)
+    told = succeed("sample", finished, *words).output
+    assert "30 synthetic records of 7, 3 from" in told
+    with np.load(out, allow_pickle=False) as arrays:
+        assert set(arrays["labels"]) <= {3, 7} and len(arrays["labels"]) == 30
+    nowhere = tmp_path / "x.npz"
+    line = refused(2, "sample", finished, "-n", 5, "--class", "boot", "--out", nowhere)
+    assert "no class 'boot'; its classes are 0, 1, 2" in line
+    assert not nowhere.exists()
+
+
 @pytest.mark.parametrize("name", ["s.csv", "s.parquet", "folder"])
 def test_sample_writes_every_format(finished: Path, tmp_path: Path, name: str) -> None:
     succeed("sample", finished, "-n", "12", "--out", tmp_path / name, "--quiet")
@@ -313,6 +343,14 @@ def test_sample_replaces_a_file_only_when_told_to(finished: Path, tmp_path: Path
     assert mine.read_bytes() == b"mine"
     succeed("sample", finished, "-n", "5", "--out", mine, "--overwrite")
     assert mine.read_bytes() != b"mine"
+
+
+def test_measuring_on_what_was_fitted_is_warned_of(finished: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(finished, run)
+    words = ("evaluate", run, "-n", 50, "--metrics", "accuracy.logreg", "--no-baselines", "--quiet")
+    assert "kept aside" in succeed(*words, "--real", "digits:train").stderr
+    assert "Warning" not in succeed(*words, "--real", "digits:test").stderr
 
 
 def test_an_unfinished_run_cannot_be_sampled(finished: Path, tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from PIL import Image
 from dicoms import write_dicom
 from sfumato.data import Dataset, Schema, load, schema_of
 from sfumato.data.decoding import decode
+from sfumato.data.examination import suggested_rule
 from sfumato.data.units import Unit
 from sfumato.errors import BadInput
 from sfumato.testing.readers import check_reader
@@ -609,6 +610,32 @@ def test_pictures_behind_an_address_are_those_of_the_folder(tmp_path, bucket):
         load(url)
     (tmp_path / "set" / "schema.json").write_text(json.dumps(load(url, **facts).schema.to_json()))
     assert load(bucket("set")).schema.classes == ("a", "b")
+
+
+def test_patients_of_dicom_files_are_told_wherever_these_lie(tmp_path, bucket):
+    """In a folder, behind an address, in an archive: the same people, and what a header lacks is refused everywhere."""
+    whose = {"a/1": "X", "a/2": "Y", "b/1": "X", "b/2": "Z", "b/3": "X"}
+    (tmp_path / "set/a").mkdir(parents=True)
+    (tmp_path / "set/b").mkdir()
+    members = []
+    for name, patient in whose.items():
+        pixels = np.full((4, 4), len(members), np.uint16)
+        file = write_dicom(tmp_path / "set" / f"{name}.dcm", pixels, PatientID=patient)
+        key = name.replace("/", "")
+        members += [(f"{key}.dcm", file.read_bytes()), (f"{key}.cls", name[0].encode())]
+    write_tar(tmp_path / "w.tar", members)
+    facts: dict[str, Any] = {"image_size": 4, "channels": 1, "unit": "PatientID"}
+    url = bucket("set")
+    same(load(url, **facts), load(tmp_path / "set", **facts))
+    packed = load(tmp_path / "w.tar", classes=["a", "b"], **facts)
+    for data in (load(url, **facts), load(tmp_path / "set", **facts), packed):
+        assert data.unit == load(url, **facts).unit and data.unit.name == "patient"
+        assert data.units.codes(5).tolist() == [0, 1, 0, 2, 0]
+    assert suggested_rule([load(url, **facts)._source], packed.schema) == ("PatientID", 3)
+    write_dicom(tmp_path / "set/a/1.dcm", np.zeros((4, 4), np.uint16), PatientID=None)
+    for place in (bucket("set"), tmp_path / "set"):
+        with pytest.raises(BadInput, match="no 'PatientID', so nobody knows"):
+            people(load(place, **facts))
 
 
 def test_tables_and_archives_behind_an_address(tmp_path, bucket):

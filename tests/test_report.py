@@ -10,6 +10,7 @@ import json
 import re
 import shutil
 import subprocess
+from collections.abc import Sequence
 from html.parser import HTMLParser
 from itertools import pairwise
 from pathlib import Path
@@ -28,7 +29,7 @@ from sfumato.methods import Merf
 from sfumato.report import sample_grid, write_report
 from sfumato.report.comparison import Outcome, parse_config, rows_of, write_comparison
 from sfumato.report.pictures import Point, curve, epsilon_plot, sample_rows
-from sfumato.report.words import bound, guess, number, power
+from sfumato.report.words import bound, guess, number, power, typeset
 
 EVIL = "<script>alert(1)</script> & \"x\" 'y' |"
 CLASSES = ("cat", EVIL, "ox")
@@ -228,6 +229,78 @@ def test_no_number_on_real_data_stands_without_its_badge(run):
     assert told.facts["metrics_are"] == badge
     assert [m.get("badge") for m in told.facts["metrics"]] == [badge] * 4 + [None]
     assert all(row[-1] == badge for row in told.facts["utility"])
+
+
+def by_class(names: Sequence[str]) -> dict[str, Any]:
+    """Every tenth record of a class is taken for the next one."""
+    size = len(names)
+    table = [[0.0] * size for _ in names]
+    for code in range(size):
+        table[code][code], table[code][(code + 1) % size] = 0.9, 0.1
+    return {
+        "classes": [*names],
+        "recall": [0.9] * size,
+        "precision": [0.75] * size,
+        "confusion": table,
+    }
+
+
+def test_the_page_shows_under_the_badge_what_each_class_was_taken_for(run):
+    measured(run, "accuracy.logreg", "accuracy.cnn", by_class=by_class(CLASSES))
+    facts = json.loads((run / "metrics.json").read_text(encoding="utf-8"))
+    facts["metrics"][0]["value"] = 0.71  # the second is the best, and open
+    put(run / "metrics.json", facts)
+    told = Report(run)
+    (family,) = re.findall(r'<section class="family">(.*?)</section>', told.page, re.S)
+    assert "computed on real data, not covered by ε" in family
+    assert re.findall(r'<details class="classes"( open)?>', family) == ["", " open"]
+    first = re.findall(r"<tbody>(.*?)</tbody>", family, re.S)[0]
+    shown = [
+        re.findall(r'<td class="(\w+)" style="--s:([\d.]+)">(\d*)<', r)
+        for r in first.split("</tr>")
+    ]
+    for code, cells in enumerate(shown[: len(CLASSES)]):
+        assert cells[code] == ("right", "0.90", "90")
+        assert cells[(code + 1) % len(CLASSES)] == ("wrong", "0.10", "10")
+        assert sum(text != "" for *_, text in cells) == 2
+    assert "90.0 % | 75.0 %" in told.markdown and "(10.0 %) |" in told.markdown
+    assert EVIL not in told.page and told.facts["metrics"][0]["by_class"]["recall"] == [0.9] * len(
+        CLASSES
+    )
+
+
+def test_of_many_classes_the_page_tells_what_each_is_most_often_taken_for(run):
+    names = [f"kind {code}" for code in range(45)]
+    measured(run, "accuracy.cnn", by_class=by_class(names))
+    page = Report(run).page
+    assert 'class="confusion"' not in page
+    assert "kind 8 (10.0 %)" in page and "kind 40</td>" not in page
+    assert "5 further classes are not shown" in page
+
+
+@pytest.mark.parametrize(
+    "broken", [{"classes": ["a"]}, {"recall": [1]}, {"confusion": [[1]]}, {"precision": "x"}]
+)
+def test_classes_that_cannot_be_read_are_one_sentence_and_no_page(run, broken):
+    measured(run, "accuracy.cnn", by_class=by_class(CLASSES) | broken)
+    with pytest.raises(CorruptArtifact, match=r"metrics\.json is damaged"):
+        Report(run)
+    assert not (run / "report.html").exists()
+
+
+@pytest.mark.parametrize(("name", "warns"), [("zoo:train", True), ("zoo:test", False)])
+def test_metrics_on_what_the_run_was_fitted_on_are_warned_of(run, name, warns):
+    measured(run, "accuracy.cnn", source=f"real data {name} (360 records); not covered by ε")
+    told = Report(run)
+    assert any("records that were kept aside" in line for line in told.facts["warnings"]) is warns
+    assert ("they flatter it" in told.text) is warns
+
+
+def test_powers_are_raised_and_everything_else_is_escaped():
+    text = "at most e^ε <b> δ = 1e-05, 2.5e-6; (e^ε + δ); file-1e5b, v1.2e3"
+    assert typeset(text) == (
+        "at most e<sup>ε</sup> &lt;b&gt; δ = 10⁻⁵, 2.5·10⁻⁶; (e<sup>ε</sup> + δ); file-1e5b, v1.2e3"
+    )
 
 
 def test_no_file_of_the_report_tells_a_time_or_a_place(told):

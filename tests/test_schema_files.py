@@ -203,6 +203,27 @@ def test_a_record_in_the_first_line_does_not_become_a_schema(tmp_path, row):
     assert "looks like a record" in refused.output and "Smith" not in refused.output
 
 
+def test_numbers_are_names_when_the_owner_says_so_and_the_schema_reads_the_table(tmp_path):
+    table, out = tmp_path / "v.csv", tmp_path / "v.schema.json"
+    table.write_text("region,2019,2020-06\n" + "north,3,4\n" * 9)
+    refused = CliRunner().invoke(app, ["schema", "draft", str(table)])
+    assert refused.exit_code == 2 and "--header" in refused.output and not out.exists()
+    made = CliRunner().invoke(app, ["schema", "draft", str(table), "--header"])
+    assert made.exit_code == 0 and "columns: region, 2019, 2020-06." in made.output
+    facts = json.loads(out.read_text())
+    facts["columns"][0] |= {"kind": "categorical", "categories": ["north", "south"]}
+    for column in facts["columns"][1:]:
+        column |= {"kind": "numerical", "low": 0, "high": 10}
+    out.write_text(json.dumps(facts))
+    assert load(table).values[0].tolist() == [0, 3, 4]
+
+
+def test_a_column_without_a_name_is_refused_whatever_is_said(tmp_path):
+    (tmp_path / "v.csv").write_text("2019,\n1,2\n")
+    refused = CliRunner().invoke(app, ["schema", "draft", str(tmp_path / "v.csv"), "--header"])
+    assert refused.exit_code == 2 and "no name" in refused.output
+
+
 def test_what_was_taken_for_the_header_is_shown(tmp_path):
     (tmp_path / "v.csv").write_text("age_2,x1,outcome\n1,2,3\n")
     made = CliRunner().invoke(app, ["schema", "draft", str(tmp_path / "v.csv"), "--label", "x1"])

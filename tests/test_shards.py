@@ -67,8 +67,8 @@ def test_only_what_is_missing_is_drawn_again(run, tmp_path):
 
 def test_shards_of_something_else_are_not_mixed(run, tmp_path):
     out = sample_shards(run, tmp_path / "shards", 20, size=10)
-    for other in ({"n": 30}, {"size": 5}, {"seed": 1}, {"keep": 0.5}):
-        with pytest.raises(RunConflict, match="another run, number, seed or size"):
+    for other in ({"n": 30}, {"size": 5}, {"seed": 1}, {"keep": 0.5}, {"classes": ["1"]}):
+        with pytest.raises(RunConflict, match="another run, number, seed, size or classes"):
             sample_shards(run, out, **{"n": 20, "size": 10, **other})
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "letter.txt").touch()
@@ -76,6 +76,9 @@ def test_shards_of_something_else_are_not_mixed(run, tmp_path):
         sample_shards(run, tmp_path / "mine", 20)
     with pytest.raises(BadInput, match="at least one record"):
         sample_shards(run, tmp_path / "none", 20, size=0)
+    with pytest.raises(BadInput, match="none of the classes"):
+        sample_shards(run, tmp_path / "none", 20, classes=["boot"])
+    assert not (tmp_path / "none").exists()
 
 
 def test_tables_keep_names_and_ranges(tmp_path):
@@ -108,3 +111,5 @@ def test_on_the_command_line(run, tmp_path):
     assert "no engine 'dask'" in refused(
         2, "sample", run, "-n", 10, "--engine", "dask", "--out", tmp_path / "x"
     )
+    succeed("sample", run, "-n", 25, "--shard-size", 10, "--class", "1", "--out", tmp_path / "ones")
+    assert (load(tmp_path / "ones").labels == 1).all()

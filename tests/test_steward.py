@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode, urlparse
 
 import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
+from browser import chromium, needs_driver, served
 from sfumato.cli.main import app
 
 pydicom = pytest.importorskip("pydicom", reason="sfumato[dicom] is not installed")
@@ -54,7 +56,7 @@ def walked(scans: Path) -> dict[str, Any]:
     found: dict[str, Any] = {"run": run, "ledger": ledger, "home": home, "release": release}
     found["check"] = typed("check", scans, *FACTS, *BUDGET)
     typed("ledger", "init", ledger, "--epsilon", 4, "--delta", "1e-3", "--unit", "PatientID")
-    typed("plan", "mixture", *data, *BUDGET, "--ledger", ledger)
+    found["plan"] = typed("plan", "mixture", *data, *BUDGET, "--ledger", ledger, "--json")
     found["fit"] = typed("fit", "mixture", *data, *BUDGET, "--out", run, "--ledger", ledger, "-q")
     typed("sample", run, "-n", 120, "--seed", 1, "--out", release)
     typed(
@@ -78,6 +80,13 @@ def test_the_check_tells_its_owner_of_persons_and_that_it_is_private(
     told = walked["check"].output
     assert "PRIVATE" in told
     assert "mixture" in told  # what is recommended
+
+
+def test_the_plan_counts_patients_and_is_kept(walked: dict[str, Any]) -> None:
+    plan = json.loads(walked["plan"].stdout)
+    statement = json.loads((walked["run"] / "statement.json").read_text())
+    assert plan["size"] == PATIENTS and plan["releases"] == statement["releases"]
+    assert plan["ledger"]["fits"]
 
 
 def test_the_run_protects_patients_and_tells_none_of_them(
@@ -116,3 +125,36 @@ def test_a_second_run_would_pass_the_limit_and_is_refused_before_a_row_is_read(
 ) -> None:
     assert "no row was read" in walked["again"].output
     assert not (walked["home"] / "second" / "run.sqlite").exists()
+
+
+@pytest.mark.browser
+@needs_driver
+def test_the_studio_shows_it_all_in_a_browser_and_none_of_the_patients(
+    walked: dict[str, Any], tmp_path: Path
+) -> None:
+    pytest.importorskip("uvicorn", reason="sfumato[studio] is not installed")
+    run = walked["run"].name
+    asked = "plan?" + urlencode({"data": run, "epsilon": 3, "delta": "1e-3", "ledger": "ledger"})
+    pages = {
+        "": ("mixture", "scans", "patient"),
+        f"run?run={run}": ("Best guess", "patient"),
+        f"samples?run={run}": ("healthy", "ill"),
+        asked: ("rough mean", "one patient", f"{PATIENTS} patients", "is spent"),
+        f"report?run={run}": ("A. Steward", "PatientID", "For signature"),
+    }
+    with chromium(tmp_path) as browser, served(walked["home"]) as address:
+        host = urlparse(address).netloc
+        for width, dark in ((1280, False), (390, True)):
+            browser.settle()
+            browser.face(width=width, dark=dark)
+            for page, words in pages.items():
+                browser.open(address + page)
+                browser.until("document.readyState === 'complete' && document.querySelector('h1')")
+                text = browser.run("return document.body.textContent")
+                for word in words:
+                    assert word in text, (page, word)
+                assert "MRN" not in text, page
+                wide = "document.documentElement.scrollWidth - window.innerWidth"
+                assert browser.run(f"return {wide}") <= 0, page
+                assert browser.complaints() == [], page
+            assert browser.hosts() <= {host}

@@ -5,22 +5,21 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from browser import ENTER, RIGHT, TAB, Browser, chromium, needs_driver
+from browser import ENTER, RIGHT, TAB, Browser, chromium, needs_driver, served
 from data import digits
 from runs import refused, succeed
+from sfumato.data import Dataset
 from sfumato.methods import Merf
 from sfumato.privacy import Budget
 from sfumato.progress import Progress, Stage
-from waits import wait_for
 
 pytest.importorskip("starlette", reason="starlette is not installed")
 pytest.importorskip("uvicorn", reason="uvicorn is not installed")
@@ -237,6 +236,24 @@ def test_the_plan_is_that_of_the_command_line(client, folder):
     assert "77.0 – 77.0 %" in measured and "not covered by ε" in measured
 
 
+def test_a_plan_for_the_data_of_a_run_protects_whom_the_run_does(tmp_path):
+    """Its number is that of persons: it must not be taken for one of records."""
+    data = digits(200)
+    whose = np.arange(200) // 4
+    of_persons = Dataset.from_arrays(data.images, data.labels, classes=10, unit=whose)
+    Merf(**TINY).fit(of_persons, Budget(epsilon=1, delta=1e-5), out=tmp_path / "one")
+    app = studio(tmp_path, TOKEN, {HOST})
+    there = TestClient(app, base_url=f"http://{HOST}/{TOKEN}/", raise_server_exceptions=False)
+    page = there.get("plan?method=merf&data=one").text
+    assert 'name="unit" value="unit"' in page
+    told = text_of(there, "plan?part=1&method=merf&data=one")
+    assert "50 units" in told and "for one unit" in told
+    other = text_of(there, "plan?part=1&method=merf&data=one&unit=record")
+    assert (
+        "50 units" not in other and "50 records" not in other and "Say how many there are" in other
+    )
+
+
 @pytest.mark.parametrize(
     "asked",
     [
@@ -321,25 +338,6 @@ def test_without_the_extra_the_command_says_what_to_install(tmp_path, monkeypatc
     assert "sfumato[studio]" in refused(2, "studio", tmp_path)
 
 
-@contextlib.contextmanager
-def served(folder: Path) -> Iterator[str]:
-    """The address of a studio in a process of its own."""
-    words = [sys.executable, "-m", "sfumato", "studio", str(folder)]
-    child = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
-    lines: list[str] = []
-    assert child.stdout is not None
-    reader = threading.Thread(target=lambda: lines.extend(iter(child.stdout.readline, "")))
-    reader.start()
-    try:
-        wait_for(lambda: any("http" in line for line in lines), "the address", child)
-        yield re.search(r"http://\S+", "".join(lines))[0]
-    finally:
-        child.terminate()
-        child.wait(60)
-        reader.join(10)
-        child.stdout.close()
-
-
 # ------------------------------------------------------------------------- a real browser
 
 
@@ -355,20 +353,13 @@ def address(folder: Path) -> Iterator[str]:
         yield found
 
 
-def settle(browser: Browser) -> None:
-    """Away from every page, and forget what was said so far."""
-    browser.open("about:blank")
-    browser.complaints()
-    browser.hosts()
-
-
 @pytest.mark.browser
 @needs_driver
 @pytest.mark.parametrize(
     ("width", "dark"), [(1280, False), (390, False), (1280, True), (390, True)]
 )
 def test_every_page_fits_is_silent_and_asks_nobody_else(browser, address, width, dark):
-    settle(browser)
+    browser.settle()
     browser.face(width=width, dark=dark)
     seen = set()
     for page in (
@@ -390,7 +381,7 @@ def test_every_page_fits_is_silent_and_asks_nobody_else(browser, address, width,
 @pytest.mark.browser
 @needs_driver
 def test_the_keyboard_moves_the_slider_and_the_plan(browser, address):
-    settle(browser)
+    browser.settle()
     browser.face()
     browser.open(address)
     browser.until("document.querySelector('main h1')")
@@ -426,7 +417,7 @@ def test_the_progress_of_a_fit_is_seen_as_it_ends(browser, folder, tmp_path):
     import shutil
 
     shutil.copytree(folder / "sub" / "going", tmp_path / "going")
-    settle(browser)
+    browser.settle()
     with served(tmp_path) as address:
         browser.face()
         browser.open(address + "run?run=going")
@@ -437,7 +428,7 @@ def test_the_progress_of_a_fit_is_seen_as_it_ends(browser, folder, tmp_path):
         browser.until("document.querySelector('main').textContent.includes('Best guess')")
         assert browser.run("return document.querySelector('main progress')") is None
         assert browser.complaints() == []
-        settle(browser)
+        browser.settle()
 
 
 @pytest.mark.parametrize("size", ["inf", "nan", "1e400", "-5", "0", "many"])

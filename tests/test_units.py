@@ -22,7 +22,7 @@ from PIL import Image
 import sfumato
 from runs import refused, silent, still, succeed
 from sfumato.data import Batch, Dataset, Schema, load
-from sfumato.data.units import RECORDS, Unit
+from sfumato.data.units import RECORDS, Unit, Units
 from sfumato.errors import BadInput
 from sfumato.methods import get_method
 from sfumato.privacy import (
@@ -407,6 +407,37 @@ def test_a_rule_beyond_counting_is_refused(tmp_path, rule):
         load(scans(tmp_path / "scans"), image_size=8, channels=1, unit=rule)
 
 
+# -- plans ---
+
+
+@pytest.mark.parametrize("relation", ["zero-out", "replace-one", "add-remove"])
+def test_a_plan_counts_units_where_their_number_is_public_and_is_what_a_fit_does(
+    tmp_path, monkeypatch, relation
+):
+    rng = np.random.default_rng(0)
+    (tmp_path / "t.csv").write_text(
+        "x,y,who\n"
+        + "".join(f"{a:.3f},{b:.3f},p{i % 60}\n" for i, (a, b) in enumerate(rng.random((300, 2))))
+    )
+    (tmp_path / "t.schema.json").write_text(json.dumps(NUMBERS.to_json()))
+    words = ("mixture", "--data", tmp_path / "t.csv", "--unit", "who", "--neighbours", relation)
+    words += ("--epsilon", 8, "--delta", 0.02)  # above 1/60
+    read: list[int] = []
+    counted = Units.codes
+    monkeypatch.setattr(Units, "codes", lambda *a: read.append(1) or counted(*a))
+    told = succeed("plan", *words)
+    plan = json.loads(succeed("plan", *words, "--json").stdout)
+    if relation == "add-remove":
+        assert not read and plan["size"] is None and "No row was read" in told.stdout
+        assert "Warning" not in told.stderr and "60" not in told.stdout
+        return
+    assert plan["size"] == 60 and "(n = 60 whos)" in told.stdout
+    assert "nothing was read but whose they are, to count 60 whos" in told.stdout
+    assert "not below 1/n = 0.017" in told.stderr  # of units, not 0.0033 of records
+    succeed("fit", *words, "--out", tmp_path / "run", "--quiet")
+    assert plan["releases"] == json.loads((tmp_path / "run/statement.json").read_text())["releases"]
+
+
 # -- runs --------------------------------------------------------------------------------------------------------------------
 
 
@@ -419,6 +450,7 @@ def test_a_run_says_whom_it_protects_and_not_how_many_records_there_are(tmp_path
     tiny = ("--set", "features=20", "--set", "steps=2")
     planned = succeed("plan", "merf", *facts, *budget, *who, *tiny).output
     assert "one patient with all its records is left out" in planned
+    assert "(n = 45 patients)" in planned
     made = succeed("fit", "merf", *facts, *budget, *who, *tiny, "--out", out)
     assert "one patient with all its records" in made.output
     assert "at most 4" in made.output or "more than 4" in made.output

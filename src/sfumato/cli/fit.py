@@ -52,6 +52,7 @@ from sfumato.errors import BadInput, RunConflict
 
 if TYPE_CHECKING:
     from sfumato.data import Dataset, Schema
+    from sfumato.data.units import Unit
     from sfumato.methods import Method, SavedRun
     from sfumato.progress import Progress
 
@@ -266,7 +267,10 @@ def plan(
     as_json: bool,
     **facts: Any,
 ) -> None:
-    """Show what METHOD would release and how much noise the budget asks for; no row is read.
+    """Show what METHOD would release and how much noise the budget asks for; nothing is spent.
+
+    Made of public facts. Where the relation makes the number of records, or of units, one of them, it is counted if no header
+    tells it: of a .csv, or by what --unit names. Nothing else of a row is read, and nothing at all under add-remove.
 
     \b
     Example:
@@ -277,6 +281,7 @@ def plan(
     """
     from sfumato.data import load, schema_of
     from sfumato.data.units import RECORD, RECORDS
+    from sfumato.privacy.units import size_of
 
     budget = budget_of(epsilon, delta, neighbours)
     synthesizer = synthesizer_of(
@@ -284,10 +289,14 @@ def plan(
     )
     stated = parse_facts(**facts)
     schema, size = schema_of(spec, **stated)
-    protected = RECORDS
-    if unit not in (None, RECORD) or per_unit is not None:
-        # How many units there are stands in the rows, and none is read.
-        protected, size = load(spec, **stated, unit=unit, per_unit=per_unit).unit, None
+    protected, read = RECORDS, "No row was read."
+    public = budget.neighbours.size_is_public
+    if unit not in (None, RECORD) or per_unit is not None or (size is None and public):
+        data = load(spec, **stated, unit=unit, per_unit=per_unit)
+        protected, size = data.unit, size_of(data) if public else None
+        if size is not None:
+            what = "how many there are" if protected.single else "whose they are"
+            read = f"Of the rows nothing was read but {what}, to count {_counted(size, protected)}."
     warn_large_delta(budget, size)
     statement = synthesizer.promise(schema, budget, protected, size=size)
     charges, spent, under = statement.charges, statement.epsilon, statement.epsilon_under()
@@ -306,13 +315,15 @@ def plan(
             {
                 "method": method,
                 "data": spec,
+                "size": size if public else None,
                 **{key: promised[key] for key in kept if key in promised},
                 **({} if booked is None else {"ledger": booked}),
             }
         )
         return
+    n = f" (n = {_counted(size, protected)})" if size is not None and public else ""
     click.echo(
-        f"{method} on {spec} would spend ε = {spent:.4g} at δ = {budget.delta:g} "
+        f"{method} on {spec}{n} would spend ε = {spent:.4g} at δ = {budget.delta:g} "
         f"under {budget.neighbours.value}, where {budget.neighbours.meaning(protected)}, on:"
     )
     print_table(
@@ -350,7 +361,11 @@ def plan(
         click.echo(
             f"Ledger {ledger_folder}: {status(booked)} This run would bring it to {upwards(booked['total'])}{verdict}."
         )
-    click.echo("No row was read.")
+    click.echo(read)
+
+
+def _counted(size: int, unit: Unit) -> str:
+    return f"{size:,} {unit.name if size == 1 else unit.plural}"
 
 
 @click.command()
@@ -561,6 +576,13 @@ def _trained_again(
     "PATH",
     "A .npz, .csv, .parquet (images: as Hugging Face keeps them) or .tar (WebDataset) file, or a folder of PNGs.",
 )
+@click.option(
+    "--class",
+    "classes",
+    multiple=True,
+    metavar="NAME",
+    help="Records of this class only; repeat for more, which then come in their released shares.",
+)
 @seed_option
 @click.option(
     "--keep",
@@ -584,6 +606,7 @@ def sample(
     run: Path,
     n: int,
     out: Path,
+    classes: tuple[str, ...],
     seed: int,
     keep: float,
     shard_size: int | None,
@@ -601,6 +624,7 @@ def sample(
       sfumato sample runs/first -n 1000 --out pictures/ --seed 1
       sfumato sample runs/first -n 1000 --out synthetic.parquet --overwrite
       sfumato sample runs/first -n 1000 --out synthetic.tar
+      sfumato sample runs/first -n 500 --out boots.npz --class "Ankle boot" --class Sandal
       sfumato sample runs/first -n 60000 --out clean.npz --keep 0.75
       sfumato sample runs/first -n 10_000_000 --out shards/ --engine ray
     """
@@ -609,15 +633,16 @@ def sample(
     from sfumato.report.origin import write_origin
 
     if engine is not None or shard_size is not None:
-        _sample_shards(run, n, out, seed, keep, shard_size, engine, overwrite, quiet)
+        _sample_shards(run, n, out, classes, seed, keep, shard_size, engine, overwrite, quiet)
         return
     check_format(out)
     _check_sample_path(out, overwrite)
     with SavedRun(run) as saved:
         check_format(out, saved.schema.kind)
+        chosen = _classes(saved, classes)
     synthesizer = load(run)
     with progress_for(quiet).stage(f"Sampling {n:,} records", n) as stage:
-        synthetic = synthesizer.sample(n, seed=seed, keep=keep)
+        synthetic = synthesizer.sample(n, classes=chosen, seed=seed, keep=keep)
         stage.advance(n)
     synthetic.save(out)
     write_origin(run, out, n=n, seed=seed)
@@ -625,14 +650,31 @@ def sample(
     click.echo(
         out
         if quiet
-        else f"Made {out}: {n:,} synthetic records from {run} (seed {seed}); this cost nothing."
+        else f"Made {out}: {n:,} synthetic records{_of(classes)} from {run} (seed {seed}); this cost nothing."
     )
+
+
+def _classes(run: SavedRun, named: tuple[str, ...]) -> list[str] | None:
+    """The classes asked for by `--class`, each once; all of them if none is."""
+    known = run.schema.classes
+    for name in named:
+        if not known:
+            raise BadInput(f"{run.path} makes records without classes; leave --class out.")
+        if name not in known:
+            shown = ", ".join(known[:10]) + (", …" if len(known) > 10 else "")
+            raise BadInput(f"{run.path} has no class {name!r}; its classes are {shown}.")
+    return list(dict.fromkeys(named)) or None
+
+
+def _of(classes: tuple[str, ...]) -> str:
+    return f" of {', '.join(dict.fromkeys(classes))}" if classes else ""
 
 
 def _sample_shards(
     run: Path,
     n: int,
     out: Path,
+    classes: tuple[str, ...],
     seed: int,
     keep: float,
     size: int | None,
@@ -652,17 +694,26 @@ def _sample_shards(
         )
     size = size or SHARD_SIZE
     with SavedRun(run) as saved:
+        chosen = _classes(saved, classes)
         warn_not_private(saved.statement)
     with progress_for(quiet).stage(f"Sampling {n:,} records", n) as stage:
         sample_shards(
-            run, out, n, seed=seed, keep=keep, size=size, engine=engine, on_records=stage.advance
+            run,
+            out,
+            n,
+            classes=chosen,
+            seed=seed,
+            keep=keep,
+            size=size,
+            engine=engine,
+            on_records=stage.advance,
         )
     write_origin(run, out, n=n, seed=seed)
     click.echo(
         out
         if quiet
-        else f"Made {out}: {n:,} synthetic records from {run} in {-(-n // size):,} Parquet shards (seed {seed}; shards.json has "
-        "that of each); this cost nothing."
+        else f"Made {out}: {n:,} synthetic records{_of(classes)} from {run} in {-(-n // size):,} Parquet shards (seed {seed}; "
+        "shards.json has that of each); this cost nothing."
     )
 
 

@@ -288,6 +288,7 @@ def judge(
     """The content of metrics.json for a run, which keeps it, or for a data path."""
     from sfumato.evaluation import Fitted, evaluate
     from sfumato.methods import SavedRun, load
+    from sfumato.report.signing import measured_on_itself
 
     run = Path(target) if is_run(Path(target)) else None
     size, told, fitted = None, False, None
@@ -321,6 +322,10 @@ def judge(
     if run is not None:
         published.check("metrics", result)
         write_json(run / "metrics.json", result, mode=0o600)
+        with SavedRun(run) as saved:
+            same = measured_on_itself(saved)
+        if same is not None:
+            say(f"Warning: {same}")
     return result
 
 

@@ -31,12 +31,17 @@ def schema() -> None:
 @schema.command("draft")
 @click.argument("table", type=click.Path(path_type=Path))
 @click.option("--label", metavar="COLUMN", help="The column to be predicted, if one is.")
+@click.option(
+    "--header",
+    is_flag=True,
+    help="The first line has names, though some are numbers or dates (2019); else such a line is taken for a record.",
+)
 @out_option(
     "FILE", "Where to write it; beside the table if left out, - to print it.", required=False
 )
 @click.option("--overwrite", is_flag=True, help="Replace the file if it exists.")
 @debug_option
-def draft(table: Path, label: str | None, out: Path | None, overwrite: bool) -> None:
+def draft(table: Path, label: str | None, header: bool, out: Path | None, overwrite: bool) -> None:
     """Write a schema for TABLE (.csv or .parquet) with blanks to fill in; no row is read.
 
     Names and types come from the header. Ranges, categories and classes stay null: they must come from public knowledge, and
@@ -45,13 +50,14 @@ def draft(table: Path, label: str | None, out: Path | None, overwrite: bool) -> 
     \b
     Example:
       sfumato schema draft visits.csv --label outcome
+      sfumato schema draft sales.csv --header
       sfumato schema draft visits.parquet --out -
     """
     from sfumato.data.draft import draft as drafted
     from sfumato.data.writers import schema_beside
     from sfumato.files import write_json
 
-    facts = drafted(table, label)
+    facts = drafted(table, label, header_is_stated=header)
     if out is not None and str(out) == "-":
         print_json(facts)
         return

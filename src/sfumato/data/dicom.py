@@ -19,7 +19,6 @@ import math
 import re
 import warnings
 from dataclasses import dataclass
-from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
@@ -136,13 +135,9 @@ class UnitTag:
         tag = from_words.tag_for_keyword(keyword)
         return tag is not None and from_words.dictionary_VR(tag)[:2] not in _NO_UNIT
 
-    def __call__(self, file: str) -> str:
-        """What the header says; "" where it says nothing."""
-        if Path(file).suffix.lower() not in DICOM:
-            return ""
-        with Path(file).open("rb") as stream:
-            header = _read(file, stream, [self.keyword])
-        told = str(header.get(self.keyword, "") or "").strip(" \0")
+    def __call__(self, file: str, stream: IO[bytes]) -> str:
+        """What the header of a DICOM file says; "" where it says nothing."""
+        told = str(_read(file, stream, [self.keyword]).get(self.keyword, "") or "").strip(" \0")
         return "" if told in MISSING else told
 
 

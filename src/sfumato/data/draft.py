@@ -42,8 +42,13 @@ WHOLE = (
 )
 
 
-def draft(path: Path, label: str | None = None) -> dict[str, Any]:
-    """A schema file for a table with the blanks left blank; `label` is the column to be predicted, if one is."""
+def draft(
+    path: Path, label: str | None = None, *, header_is_stated: bool = False
+) -> dict[str, Any]:
+    """A schema file for a table with the blanks left blank; `label` is the column to be predicted, if one is.
+
+    `header_is_stated`: the caller has looked, and the first line of a .csv has names even where they are numbers or dates (2019).
+    """
     check_file(path)
     table = PlainTable(path)
     header, types = table.header, table.types
@@ -54,10 +59,13 @@ def draft(path: Path, label: str | None = None) -> dict[str, Any]:
             f"Two columns of {path} have one name in its first line, the header; rename or remove one, or write the names above "
             "the records if that line is one."
         )
-    if not types and any(_like_data(name) for name in header):
+    if header_is_stated and not all(name.strip() for name in header):
+        raise BadInput(f"A column of {path} has no name in the first line; write one there.")
+    if not types and not header_is_stated and any(_like_data(name) for name in header):
         raise BadInput(
             f"The first line of {path} is taken for the names of its columns and looks like a record (a number, a date, an empty "
-            "field), which must not reach a public file; write the names into a line above it, or rename such a column."
+            "field), which must not reach a public file; write the names into a line above it, or, if they are names (2019), add "
+            "--header."
         )
     if label is not None and label not in header:
         raise BadInput(

@@ -14,14 +14,13 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import date
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
 from sfumato.data.dataset import Dataset
 from sfumato.data.decoding import StoredFacts
-from sfumato.data.dicom import DICOM, UnitTag
+from sfumato.data.dicom import UnitTag
 from sfumato.data.folders import FolderSource, PictureSource
 from sfumato.data.schema import MISSING, Column, Schema
 from sfumato.data.sources import Array, JoinedSource
@@ -439,9 +438,9 @@ def _whose(found: Examination, data: Dataset, leaves: Sequence[Any], pictures: b
 def suggested_rule(sources: Sequence[Any], schema: Schema) -> tuple[str, int] | None:
     """A way to tell persons by their files, if one divides all of them into units of several records, and how many there are."""
     first = sources[0]
-    files = getattr(first, "files", [])
-    if files and Path(files[0]).suffix.lower() in DICOM:
-        told = [UnitTag("PatientID")(file) for file in files]
+    if first.dicom:
+        tag = UnitTag("PatientID")
+        told = [field for source in sources for field in source.header_field(tag)]
         if all(told) and len(set(told)) < len(told):
             return "PatientID", len(set(told))
     paths = [path for source in sources for path in source.paths()]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import io
 import os
 import tarfile
 from abc import abstractmethod
@@ -22,6 +23,7 @@ import numpy as np
 
 from sfumato.data.beside import FileTable
 from sfumato.data.decoding import SUFFIXES, StoredFacts, decode, stored_facts
+from sfumato.data.dicom import DICOM, UnitTag
 from sfumato.data.schema import Schema, ValueRange
 from sfumato.data.sources import Array, Rows, Source
 from sfumato.data.tables import check_countable, class_code, label_code
@@ -82,6 +84,25 @@ class PictureSource(Source):
                 return file, stored_facts(file, content)
             except BadInput as error:
                 return file, error
+
+        with self._pool() as pool:
+            for start in range(0, len(self), 64 * _TASK):
+                yield from pool.map(look, range(start, min(start + 64 * _TASK, len(self))))
+
+    @property
+    def dicom(self) -> bool:
+        """Whether these are DICOM files, by the name of the first."""
+        return Path(next(self.paths(), "")).suffix.lower() in DICOM
+
+    def header_field(self, tag: UnitTag) -> Iterator[str]:
+        """What a field of each DICOM file's header says, "" where it says nothing or is no such file; PRIVATE."""
+
+        def look(index: int) -> str:
+            file, content = self._picture(index)
+            if Path(file).suffix.lower() not in DICOM:
+                return ""
+            with Path(file).open("rb") if content is None else io.BytesIO(content) as stream:
+                return tag(file, stream)
 
         with self._pool() as pool:
             for start in range(0, len(self), 64 * _TASK):
@@ -176,10 +197,6 @@ class FolderSource(PictureSource):
 
     def paths(self) -> Iterator[str]:
         return (Path(os.path.relpath(file, self._folder)).as_posix() for file in self._files)
-
-    @property
-    def files(self) -> list[str]:
-        return self._files
 
     def labels(self) -> Array | None:
         if self._labels is None and self.told is not None and self._classes:

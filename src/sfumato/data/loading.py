@@ -174,11 +174,11 @@ def _units_of_pictures(
         named = [(f"{s.home}/" if len(sources) > 1 else "", s) for s in sources]
         files_of = lambda: (home + path for home, s in named for path in s.paths())  # noqa: E731
         return Units(about, lambda: by_column(told.cells(column, files_of()), column), data.name)
-    files = getattr(sources[0], "files", [])
-    if any(Path(file).suffix.lower() in DICOM for file in files[:1]) and UnitTag.knows(unit):
+    if sources[0].dicom and UnitTag.knows(unit):
         tag = UnitTag(unit)
         about = unit_of(tag.name, tag.read_from, per_unit)
-        return Units(about, lambda: by_column(map(tag, files), unit), data.name)
+        fields = lambda: chain.from_iterable(s.header_field(tag) for s in sources)  # noqa: E731
+        return Units(about, lambda: by_column(fields(), unit), data.name)
     classed = isinstance(sources[0], FolderSource) and sources[0].told is None
     rule = PathRule(unit, labelled=data.schema.labelled and classed)
     about = unit_of(rule.name, rule.read_from, per_unit)

@@ -141,10 +141,6 @@ class RemoteFolder(FolderSource):
         if not names:
             raise BadInput(f"{folder} holds no pictures ({', '.join(sorted(SUFFIXES))}).")
 
-    @property
-    def files(self) -> list[str]:
-        return []  # none is here
-
     def paths(self) -> Iterator[str]:
         return iter(self._files)
 

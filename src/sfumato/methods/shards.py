@@ -11,7 +11,7 @@ public: samples cost nothing.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -38,13 +38,15 @@ def sample_shards(
     out: Path | str,
     n: int,
     *,
+    classes: Sequence[str] | None = None,
     seed: int = 0,
     keep: float = 1.0,
     size: int = SHARD_SIZE,
     engine: Engine | str | None = None,
     on_records: Callable[[int], None] | None = None,
 ) -> Path:
-    """Draw `n` records from a finished run into the folder `out`, `size` in a shard; shards that are there already are kept.
+    """Draw `n` records (of some `classes`) from a finished run into the folder `out`, `size` in a shard; shards that are there
+    already are kept.
 
     On a cluster, `run` and `out` must be paths that its machines see as well. `on_records` is told how many were done.
     """
@@ -57,8 +59,11 @@ def sample_shards(
     if method.info.makes != "records":
         raise BadInput(f"{method.info.name} is a classifier and makes no samples.")
     check_number(min(n, size), method.schema_)
+    method._shares(classes)  # raises for what is no class, before anything is made
     shards = _shards(n, size, seed)
     told = _manifest(run, n, size, seed, keep, shards)
+    if classes is not None:
+        told["classes"] = list(classes)
     used = engine_of(engine)
     try:
         _begin(out, told, method)
@@ -66,7 +71,7 @@ def sample_shards(
         done = n - sum(shard.records for shard in missing)
         if on_records is not None and done:
             on_records(done)
-        draw = _Draw(run.absolute(), out.absolute(), keep)
+        draw = _Draw(run.absolute(), out.absolute(), keep, classes)
         for place, _ in used.each(draw, missing):
             if on_records is not None:
                 on_records(missing[place].records)
@@ -121,8 +126,8 @@ def _begin(out: Path, told: dict[str, Any], method: Method) -> None:
     if manifest.exists():
         if read_json(manifest) != told:
             raise RunConflict(
-                f"{out} holds shards of another run, number, seed or size; give --out another folder, or the same options "
-                "to go on."
+                f"{out} holds shards of another run, number, seed, size or classes; give --out another folder, or the same "
+                "options to go on."
             )
         sweep(out)  # what a process that was killed left
         return
@@ -141,9 +146,12 @@ class _Draw:
     run: Path
     out: Path
     keep: float
+    classes: Sequence[str] | None
 
     def __call__(self, shard: _Shard) -> None:
-        made = _loaded(self.run).sample(shard.records, seed=shard.seed, keep=self.keep)
+        made = _loaded(self.run).sample(
+            shard.records, classes=self.classes, seed=shard.seed, keep=self.keep
+        )
         write_table(made, self.out / shard.file)
 
 

@@ -65,6 +65,14 @@ GLOSSARY: dict[str, tuple[str, str]] = {
         "fingerprint",
         "The SHA-256 of a file that is released: whoever has the file can compute it, and a changed file has another one.",
     ),
+    "recall": (
+        "recall",
+        "Of the real records of a class, the share that the classifier takes for that class.",
+    ),
+    "precision": (
+        "precision",
+        "Of the records that the classifier takes for a class, the share that is of that class.",
+    ),
     "majority": (
         "commonest class",
         "The accuracy of giving every record the same answer, the one that is right most often.",

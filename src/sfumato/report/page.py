@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 import platform
-import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -35,6 +34,7 @@ from sfumato.privacy import DataSetLedger, Neighbours
 from sfumato.privacy.statement import told_epsilon_k
 from sfumato.public.weights import list_networks
 from sfumato.published import BADGE
+from sfumato.report.by_class import class_table
 from sfumato.report.glossary import GLOSSARY
 from sfumato.report.pictures import Plot, Point, SampleRow, curve, epsilon_plot, sample_rows
 from sfumato.report.signing import (
@@ -59,16 +59,14 @@ from sfumato.report.words import (
     number,
     plain,
     power,
+    real_data,
     render,
+    typeset,
 )
 
 _SEED = 0
 _MOST_CLASSES = 40
 
-# The name of the real data in a metric's source, with or without their number, alone or with the training data.
-_REAL = re.compile(
-    r"real data (.+?)(?: \([\d,]+ records\))?(?: and the REAL TRAINING data .+)?; not covered by ε"
-)
 _LIBRARIES = ("sfumato", "torch", "numpy", "scipy", "dp-accounting", "opendp")
 
 
@@ -166,7 +164,13 @@ def _content(
     statement, config = run.told_statement, run.config
     epsilon, delta = float(statement["epsilon"]), float(statement["delta"])
     info = info_of(run)
-    metrics = [_metric(metric, run.metrics) for metric in run.metrics]
+    metrics = [
+        _metric(metric, run.metrics)
+        | {"by_class": class_table(metric, run.path / "metrics.json"), "best": False}
+        for metric in run.metrics
+    ]
+    if scores := _scores(metrics):
+        max(scores, key=lambda m: m["share"])["best"] = True
     pictured = samples is not None and run.schema.kind == "images"
     rows = sample_rows(samples) if samples is not None and pictured else []
     unit = run.unit
@@ -184,6 +188,7 @@ def _content(
         "best": _best(metrics) if statement.get("sound", True) else "",
         "no_better": outcome(run.metrics),
         "glossary": GLOSSARY,
+        "typeset": typeset,
         "badge": BADGE,
         "makes": _makes(run),
         "statement": statement,
@@ -230,7 +235,10 @@ def _content(
         "commands": _commands(run),
         "evaluate_command": _evaluate_command(run),
         "facts": _facts(run),
-        "settings": [(key, plain(value)) for key, value in config["settings"].items()],
+        "settings": [
+            (key, "auto" if value is None else plain(value))
+            for key, value in config["settings"].items()
+        ],
         "versions": _versions(config),
         "version": __version__,
         "picture": "samples.png" if (run.path / "samples.png").exists() else None,
@@ -259,8 +267,7 @@ def _alarm(statement: dict[str, Any], info: MethodInfo | None) -> str:
 
 def _best(metrics: list[dict[str, Any]]) -> str:
     """The headline's second sentence, which is never shown without the badge; empty where no accuracy was measured."""
-    scores = [m for m in metrics if m["name"].startswith("accuracy.") and m["percent"]]
-    scores = [m for m in scores if m["name"] != "accuracy.mean12"]
+    scores = _scores(metrics)
     if not scores:
         return ""
     best = max(scores, key=lambda m: m["share"])
@@ -268,6 +275,12 @@ def _best(metrics: list[dict[str, Any]]) -> str:
     return (
         f"A classifier trained on them alone gets {best['value']} of real records right ({which})"
     )
+
+
+def _scores(metrics: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The accuracies of single classifiers."""
+    scores = [m for m in metrics if m["name"].startswith("accuracy.") and m["percent"]]
+    return [m for m in scores if m["name"] != "accuracy.mean12"]
 
 
 def _metric(metric: dict[str, Any], measured: Sequence[dict[str, Any]] = ()) -> dict[str, Any]:
@@ -490,8 +503,7 @@ def _evaluate_command(run: SavedRun, path: str | None = None) -> str:
     real = name.removesuffix(":train") + ":test" if name.endswith(":train") else "REAL"
     words = ["sfumato", "evaluate", path or _shown_path(run.path)]
     if run.metrics:
-        found = _REAL.match(run.metrics[0]["source"])
-        real = found[1] if found else real
+        real = real_data(run.metrics[0]["source"]) or real
     for key, option in (("n", "-n"), ("seed", "--seed")):
         if key in _drawn(run):
             words += [option, str(_drawn(run)[key])]

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -21,7 +20,7 @@ from sfumato.methods.run import GENERATOR
 from sfumato.published import BADGE
 from sfumato.report.origin import checked_hash
 from sfumato.report.verify import verify
-from sfumato.report.words import bound, guess, power
+from sfumato.report.words import bound, guess, power, powers, real_data
 
 _LONGEST = 300
 # An audit is of this run's claim if the two ε agree so far; accountants of two versions may differ a little.
@@ -87,13 +86,23 @@ def two_sentences(statement: dict[str, Any], unit: str, single: bool, makes: str
 
 
 def warnings_of(run: SavedRun) -> list[str]:
-    """What the terminal warned of when the run was made, as far as it follows from what is public."""
+    """What the terminal warned of when the run was made or measured, as far as it follows from what is public."""
     size = run.config["data"].get("size")
     large = run.budget.warning(size) if run.budget.neighbours.size_is_public else None
-    if large is None:
-        return []
-    typeset = re.sub(r"\d[\d.]*e-\d+", lambda number: power(float(number[0])), large)
-    return [typeset.replace("delta", "δ")]
+    found = [] if large is None else [powers(large).replace("delta", "δ")]
+    same = measured_on_itself(run)
+    return found if same is None else [*found, same]
+
+
+def measured_on_itself(run: SavedRun) -> str | None:
+    """A warning where the metrics are of real data that are called as those that the run was fitted on."""
+    name = run.config["data"]["name"]
+    if not any(real_data(metric["source"]) == name for metric in run.metrics):
+        return None
+    return (
+        f"the metrics were measured on {name}, which is what the run was fitted on (or is called so): they flatter it; measure "
+        "on records that were kept aside."
+    )
 
 
 def verified(run: SavedRun) -> dict[str, Any] | None:

@@ -53,7 +53,7 @@ def utility(run: SavedRun, beside: Sequence[Path]) -> Utility | None:
     metric = max(shares, key=lambda name: len(common[name]), default=None)
     if metric is None or not common[metric]:
         raise BadInput(
-            f"None of the others was measured as {run.path} was; type sfumato evaluate for each with the same --real, and "
+            f"None of the others was measured as {run.path.name} was; type sfumato evaluate for each with the same --real, and "
             f"give runs on {own.data} whose ε is known under {relation}."
         )
     entries = [own, *common[metric]]

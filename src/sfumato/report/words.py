@@ -13,8 +13,13 @@ from typing import Any
 
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
+from markupsafe import escape as escaped
 
 from sfumato.privacy.statement import rounded_up
+
+_REAL = re.compile(
+    r"real data (.+?)(?: \([\d,]+ records\))?(?: and the REAL TRAINING data .+)?; not covered by ε"
+)
 
 
 def number(value: float) -> str:
@@ -80,6 +85,23 @@ def plain(value: Any) -> str:
     if isinstance(value, (list, tuple)):
         return ",".join(plain(v) for v in value)
     return str(value)
+
+
+def powers(text: str) -> str:
+    """A sentence with 1e-05 as 10⁻⁵."""
+    found = r"(?<![\w.])\d(?:\.\d+)?e-?\d+(?![\w.]*\w)"
+    return re.sub(found, lambda number: power(float(number[0])), text)
+
+
+def typeset(text: str) -> Markup:
+    """A sentence for a page: powers as such, e^ε raised, and all else escaped."""
+    return Markup(powers(str(escaped(text))).replace("e^ε", "e<sup>ε</sup>"))
+
+
+def real_data(source: str) -> str | None:
+    """The name of the real data in a metric's source, with or without their number, alone or with the training data."""
+    found = _REAL.match(source)
+    return found[1] if found else None
 
 
 def markdown(value: Any) -> Any:

@@ -196,6 +196,7 @@ class _Pages:
         if not asked.data:
             first = (offered["runs"] or offered["sets"])[0]
             asked = plans.Question.of({**request.query_params, "data": first})
+        asked = plans.completed(asked, found)
         content = {"asked": asked, "offered": offered, "answer": plans.answer(asked, found, runs)}
         return _page("plan.html.jinja", request, "plan", content)
 

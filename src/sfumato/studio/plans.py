@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,7 @@ class Question:
     epsilon: str = "1"
     delta: str = "1e-5"
     neighbours: str = "zero-out"
-    unit: str = RECORD
+    unit: str = ""  # as in the run whose data they are, else a record
     size: str = ""
     ledger: str = ""
 
@@ -66,6 +66,16 @@ def choices(found: Found) -> dict[str, Any]:
     }
 
 
+def completed(asked: Question, found: Found) -> Question:
+    """With the unit that the run protects whose data they are, where no other is asked for."""
+    if asked.unit:
+        return asked
+    try:
+        return replace(asked, unit=_known(asked, found).unit.name)
+    except SfumatoError:  # which `answer` tells
+        return replace(asked, unit=RECORD)
+
+
 def answer(asked: Question, found: Found, runs: list[Run]) -> Answer:
     try:
         return _answer(asked, found, runs)
@@ -79,15 +89,16 @@ def _answer(asked: Question, found: Found, runs: list[Run]) -> Answer:
         delta=_number(asked.delta, "δ"),
         neighbours=Neighbours.parse(asked.neighbours),
     )
-    schema, size, name = _schema(asked, found)
-    unit = RECORDS if asked.unit in ("", RECORD) else Unit(asked.unit, "what you will state", 64)
+    known = _known(asked, found)
+    schema, size, name, unit = known.schema, known.size, known.name, known.unit
+    if asked.unit and asked.unit != unit.name:
+        unit = RECORDS if asked.unit == RECORD else Unit(asked.unit, "what you will state", 64)
+        size = None  # how many of those there are nobody has said
     if asked.size:
         records = _number(asked.size, "n")
         if not 1 <= records < math.inf:
             raise BadInput(f"n must be a number of records, not {asked.size!r}.")
         size = int(records)
-    elif not unit.single:
-        size = None  # how many units there are nobody has said
     method = get_method(asked.method).from_settings({})
     statement = method.promise(schema, budget, unit, size=size)
     epsilon, relation = statement.epsilon, budget.neighbours
@@ -99,6 +110,11 @@ def _answer(asked: Question, found: Found, runs: list[Run]) -> Answer:
     return Answer(
         warning=(budget.warning(size) or "") if relation.size_is_public else "",
         facts=[
+            *(
+                [("n", f"{size:,} {unit.plural}")]
+                if size is not None and relation.size_is_public
+                else []
+            ),
             ("Promised", f"ε = {bound(epsilon)}, δ = {power(budget.delta)} for one {unit.name}"),
             ("Neighbours", relation.meaning(unit)),
             ("Best guess", f"at most {guess(epsilon, budget.delta)}; a coin 50 %"),
@@ -138,16 +154,26 @@ def _number(text: str, what: str) -> float:
     return found
 
 
-def _schema(asked: Question, found: Found) -> tuple[Schema, int | None, str]:
+@dataclass(frozen=True)
+class _Known:
+    """What is public of the data: of a run, as many of its units as it says there are."""
+
+    schema: Schema
+    size: int | None
+    name: str
+    unit: Unit = RECORDS
+
+
+def _known(asked: Question, found: Found) -> _Known:
     for entry in list_named():
         for split in entry.splits:
             if asked.data in (f"{entry.name}:{split}", entry.name):
-                return entry.schema, entry.sizes[split], f"{entry.name}:{split}"
+                return _Known(entry.schema, entry.sizes[split], f"{entry.name}:{split}")
     if asked.data not in found.runs:
         raise BadInput("Choose the data: a named set, or those of a run in this folder.")
     with SavedRun(found.runs[asked.data], unfinished=True) as saved:
-        size = saved.config["data"].get("size")
-        return saved.schema, size if isinstance(size, int) else None, saved.config["data"]["name"]
+        size, name = saved.config["data"].get("size"), saved.config["data"]["name"]
+        return _Known(saved.schema, size if isinstance(size, int) else None, name, saved.unit)
 
 
 def _ledger(name: str, found: Found, budget: Budget, unit: Unit, charges: Any) -> str:
