@@ -113,7 +113,7 @@ OTHERS: dict[tuple[str, str, float | None], dict[str, Any]] = {
     },
     ("dpaf", "faces", 10): {"rate": 64 / 5600, "latent": 100},
     ("llm", "mnist", 2): {
-        "maps": 30, "projection": 300, "basis": "random", "beta": 1 / 30, "rate": 500 / 60000,
+        "maps": 30, "projection": 300, "basis": "random", "per_map": True, "beta": 1 / 30, "rate": 500 / 60000,
         "epochs": 20, "clip": 1e-3, "learning_rate": 1e-3, "schedule": "steps",
         "input_scale": (1 / 0.3081) * (0.5 / (1 / 300)) ** 0.5,
     },
@@ -289,6 +289,7 @@ def test_presets_can_be_planned_where_the_data_are_known() -> None:
     assert len(hermite) == 11 and hermite[1].dimension == 10 * 21 * 21
     maps = LinearMaps(**found("llm", "mnist", 2).values).promise(schema, budget).charges
     assert (maps[0].rate, maps[0].steps) == pytest.approx((500 / 60000, 2400))
+    assert maps[0].dimension == 30 * 10 * (300 + 1)
     aggregates = Dpaf(**found("dpaf", "mnist", 1).values).promise(schema, budget).charges
     assert {c.rate for c in aggregates} == {24 / 60000, 8 * 24 / 60000, 1.0}  # 1: the counts
 
