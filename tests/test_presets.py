@@ -103,6 +103,7 @@ OTHERS: dict[tuple[str, str, float | None], dict[str, Any]] = {
     ("mepf", "cifar10", 1): {
         "encoder": "torchvision:vgg19", "balance": False, "network": "resnet", "width": 64,
         "batch": 128, "steps": 200000, "stop": True, "grain": 0, "loss": "moving-average",
+        "stop_encoder": "fid-inception", "stop_taps": "pool3", "stop_checks": 40, "stop_records": 5000, "decays": 1,
     },
     ("mge", "any", None): {"covariance": "diagonal", "spread": 1, "grain": 0},
     ("dre", "any", None): {"cap": False, "sharpness": 1, "clip": 1, "public_records": 50000},

@@ -95,7 +95,9 @@ class Model(nn.Module):
         shape = (self.classes, self.maps)
         weights = self.weights[:, :-1].view(*shape, -1) * self.scale
         if self.projection is not None:
-            weights = torch.einsum("kmp,mpe->kme", weights, self.projection.expand(self.maps, -1, -1))
+            weights = torch.einsum(
+                "kmp,mpe->kme", weights, self.projection.expand(self.maps, -1, -1)
+            )
         return (
             weights.to(torch.float64).numpy().reshape(*shape, -1),
             self.weights[:, -1].to(torch.float64).numpy().reshape(shape),

@@ -138,7 +138,8 @@ class OuterMap(ABC):
     semi-definite, ‖u ⊗ u − v ⊗ v‖² = ‖u‖⁴ + ‖v‖⁴ − 2⟨u, v⟩² ≤ 2·bound², so replacement moves the sum by √2·bound at most.
 
     With `blocks` a record has that many products side by side, a_m(x) ⊗ b_m(x): gradients of several linear layers. All a_m
-    together have norm ≤ `left_bound`, each b_m by itself ≤ `right_bound`, and Σ_m ‖a_m‖²·‖b_m‖² ≤ right_bound² · Σ_m ‖a_m‖² ≤ bound².
+    together have norm ≤ `left_bound`, each b_m by itself ≤ `right_bound`, and
+    Σ_m ‖a_m‖²·‖b_m‖² ≤ right_bound² · Σ_m ‖a_m‖² ≤ bound².
     """
 
     left: int

@@ -27,9 +27,9 @@ from sfumato.privacy.query import Query
 from sfumato.privacy.release import Release
 from sfumato.privacy.wall import PaidSteps, PrivateData, Step
 
-# (n records) → rows (n, d), or factors ((n, a), (n, b)), of blocks ((n, blocks · a), (n, blocks · b)); where there are segments, (these, the segment (n,) of each). A segment
-# outside 0 … segments − 1 drops its record. A `FeatureMap` is such a function too, with a faster way for wide rows; an
-# `OuterMap` tells its factors.
+# (n records) → rows (n, d), or factors ((n, a), (n, b)), of blocks ((n, blocks · a), (n, blocks · b)); where there are segments,
+# (these, the segment (n,) of each). A segment outside 0 … segments − 1 drops its record. A `FeatureMap` is such a function too,
+# with a faster way for wide rows; an `OuterMap` tells its factors.
 Rows = Callable[[Batch], Any] | OuterMap
 
 
