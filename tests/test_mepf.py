@@ -313,8 +313,8 @@ def test_a_run_stops_early_where_training_goes_wrong(extractor, monkeypatch):
     how |= {"stop": True, "stop_encoder": extractor, "stop_taps": "stem", "checked": False}
     fitted = Mepf(**how).fit(small_images(), LOOSE)
     assert made[0].checks == {0, 2, 4, 6, 8, 10} and len(scores) == 7
-    best = int(np.argmin(scores))
-    assert best < 6  # a learning rate of 1 spoils the generator
+    best = int(np.nanargmin(scores))
+    assert best < 6  # a learning rate of 1 spoils the generator, which may end in NaN
     for name, value in fitted.generator_.state_dict().items():
         assert torch.equal(value, states[best][name])
     assert any(not torch.equal(v, states[-1][k]) for k, v in states[best].items())

@@ -133,10 +133,9 @@ def test_the_papers_fid_is_of_5000_samples_against_the_training_images(monkeypat
         evaluate(made, test, metrics="fid.paper", networks=NETWORKS)
     how = {"metrics": ["fid", "fid.paper"], "networks": NETWORKS, "train": train}
     found = evaluate(made, test, **how, size_is_public=True)
-    features = [
-        fake_inception(torch.from_numpy(d.images).float() / 255).numpy() for d in (made, train)
-    ]
-    sixty = Comparison(made, test, train=train).chosen("synthetic", 0, 60)
+    seen = Comparison(made, test, train=train)
+    features = [fake_inception(rows).numpy() for rows, _ in (seen.synthetic, seen.train)]
+    sixty = seen.chosen("synthetic", 0, 60)
     assert len(sixty) == 60
     expected = plain_fid(features[0][sixty], features[1])
     assert found["fid.paper"].value == pytest.approx(expected, rel=1e-4)
