@@ -480,7 +480,9 @@ class OuterSum(_Rounded):
             raise BadInput("A symmetric product needs two equal factors; give one width and bound.")
         if phi.blocks < 1 or (phi.symmetric and phi.blocks > 1):
             raise BadInput("A product has at least one block, and a symmetric one no more.")
-        super().__init__(phi.blocks * (phi.left + phi.right), shares)
+        # Factors of several blocks are wide and their products small, so that fewer records at a time are faster.
+        width = phi.blocks * (phi.left + phi.right)
+        super().__init__(4 * width if phi.blocks > 1 else width, shares)
         self.phi: OuterMap = phi
         self.grids = tuple(grid_of(b, _FACTOR_DIGITS) for b in (phi.left_bound, phi.right_bound))
         self.grid = self.grids[0] * self.grids[1] / (shares or 1)
@@ -541,13 +543,13 @@ class OuterSum(_Rounded):
 
     def _units(self, factors: tuple[Tensor, Tensor], count: int) -> tuple[Tensor, Tensor]:
         left, right = self._checked(factors, count)
-        # A record with a number that is not finite in either factor counts for nothing.
+        # A record with a number that is not finite in either factor counts for nothing: its left one is zero.
         fit = _finite(left) & _finite(right)
         first = clipped(torch.where(fit[:, None], left, 0.0), self.phi.left_bound)
         first = first.div_(self.grids[0]).round_()
         if self.phi.symmetric:
             return first, first
-        each = torch.where(fit[:, None], right, 0.0).view(-1, self.phi.right)
+        each = right.reshape(-1, self.phi.right)
         second = clipped(each, self.phi.right_bound).div_(self.grids[1]).round_()
         return first, second.view_as(right)
 
