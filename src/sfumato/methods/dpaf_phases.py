@@ -15,7 +15,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -291,7 +291,9 @@ class DpafTraining:
         self.filter_adams = {part: critic(part.parameters()) for part in filters.values()}
         # Under the names that checkpoints know.
         names = [series.query.label.removesuffix(" gradients") for series in filters]
-        adams = {f"{n}_adam": a for n, a in zip(names, self.filter_adams.values(), strict=True)}
+        adams: dict[str, Any] = {
+            f"{n}_adam": a for n, a in zip(names, self.filter_adams.values(), strict=True)
+        }
         self.training = run.training(
             "Training the discriminator",
             self.random,

@@ -12,7 +12,7 @@ training data, which must not be the private ones; the data set `public`, if giv
 
 from __future__ import annotations
 
-from typing import ClassVar, cast
+from typing import Any, ClassVar, cast
 
 from torch import nn
 
@@ -113,7 +113,7 @@ class Mepf(Stopped, CheckedImages):
         # Size and sign of Σ φ are public facts of an encoder, which is made without weights.
         phi, centred = self.features(self.opened(schema, self.encoder, weights=False)), self.centre
         bound = 1.0 if centred else phi.bound
-        how = {"share": rest, "non_negative": phi.non_negative and not centred}
+        how: dict[str, Any] = {"share": rest, "non_negative": phi.non_negative and not centred}
         releases = [embedding_query(_LABEL, schema, phi.dim, bound, _COUNT, **how)]
         if self.stop:
             phi, classes = self.stop_features(schema), self.stop_classes(schema)
