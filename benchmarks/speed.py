@@ -7,7 +7,7 @@
 - `noise`: draws of the exact discrete Gaussian, on one thread and on all cores, of fast normals, and of the coins of a sample;
 - `merf`: the whole DP-MERF fit against a plain implementation of the paper's recipe, which is timed on a slice and scaled up;
 - `mepf`: a DP-MEPF step against one forward and backward pass of its encoder and generator, which nobody can do without;
-- `dpaf`: a step of DPAF at 28, 64 and 128 pixels, with the default settings and with the paper's: whole fits of two lengths, which
+- `dpaf`: a step of DPAF at 28, 64 and 128 pixels, with the default settings and with the paper's: whole fits of two lengths, that
   also sample;
 - `dpsgd`: a DP-SGD step against the same step without privacy, time and peak memory (Linux);
 - `evaluation`: `evaluate` on 60,000 real images of 28×28, and what its classifiers reach, which must be the known numbers;

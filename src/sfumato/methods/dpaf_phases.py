@@ -104,19 +104,19 @@ class FilterGradients:
 
     def gradients(self, images: Tensor, labels: Tensor | None) -> Tensor:
         """(n, weights and biases): each record's own, from every layer's input and the gradient of its output."""
-        by_class = labels is not None and len(self.slopes) > 1
-        slopes = (
-            self.slopes[labels.clamp(min=0)]
-            if by_class
-            else self.slopes.expand(len(images), -1, -1, -1)
-        )  # type: ignore[union-attr]
+        if labels is not None and len(self.slopes) > 1:
+            slopes = self.slopes[labels.clamp(min=0)]
+        else:
+            slopes = self.slopes.expand(len(images), -1, -1, -1)
         if self.layers == [self.encoder.conv2]:
             return self._gradients(images, slopes)
         pairs = zip(images.split(_DEEP_ROWS), slopes.split(_DEEP_ROWS), strict=True)
         return torch.cat([self._gradients(*pair) for pair in pairs])
 
     def _gradients(self, images: Tensor, slopes: Tensor) -> Tensor:
-        x, inputs, outputs = 2 * images - 1, [], []
+        x = 2 * images - 1
+        inputs: list[Tensor] = []
+        outputs: list[Tensor] = []
         for layer in [*self.encoder.conv1, self.encoder.conv2]:
             # Nothing is asked of what comes before the first of the layers.
             with torch.set_grad_enabled(bool(outputs)):
