@@ -25,7 +25,7 @@ from sfumato.methods.matched import minimise
 from sfumato.methods.mepf import Mepf
 from sfumato.methods.mepf_matching import PerceptualDistance, Target
 from sfumato.methods.saved import learnt
-from sfumato.privacy import Budget, Neighbours, RunStore
+from sfumato.privacy import Budget, Neighbours, RunStore, bounding
 from sfumato.progress import Progress
 from sfumato.public.perceptual import (
     NetworkEncoder,
@@ -36,6 +36,7 @@ from sfumato.public.perceptual import (
     weighed_axes,
 )
 from sfumato.public.pretrained import SmallResNet, load_extractor, save_extractor
+from sfumato.public.weights import get_network
 from sfumato.testing.methods import small_images
 
 TINY = {"steps": 6, "batch": 12, "hidden": 16, "width": 4, "latent": 8, "stop_records": 30}
@@ -281,6 +282,26 @@ def test_named_layers_give_both_moments_of_all_records_by_hand(extractor, monkey
     second = torch.stack([e**2 / (e**2).norm() for e in seen]).mean(0)
     assert found.mean.shape == (1, 2 * len(first)) and found.shares.tolist() == [1.0]
     assert torch.allclose(found.mean[0].double(), torch.cat([first, second]), atol=1e-3)
+
+
+@pytest.mark.slow  # and fetches Inception where it is not there
+def test_the_papers_early_stopping_runs_with_inception_itself(monkeypatch):
+    monkeypatch.setattr(
+        bounding, "_SIZES", (16,)
+    )  # 1,200 fewer pictures to find good sizes of batches
+    made, data = spied(monkeypatch), small_images(30)
+    how = {"stop": True, "stop_encoder": "fid-inception", "stop_checks": 2, "stop_records": 12}
+    fitted = Mepf(**{**TINY, **how, "checked": False}).fit(data, Budget.none(delta=1e-5))
+    assert len(fitted.sample(4)) == 4 and made[0].checks == {0, 3}
+    found = made[0].stopping.embedding
+    network = get_network("fid-inception")
+    with torch.no_grad():
+        e = network(data.take(np.arange(30)).pixels()).double()
+    assert e.shape == (30, 2048)
+    first, second = (x / x.norm(dim=1, keepdim=True) for x in (e, e**2))
+    wanted = torch.cat([first.mean(0), second.mean(0)])
+    assert found.mean.shape == (1, 4096) and found.shares.tolist() == [1.0]
+    assert torch.allclose(found.mean[0].double(), wanted, atol=1e-4)
 
 
 def test_of_all_classes_together_the_distance_is_that_of_their_mixture():
