@@ -7,6 +7,8 @@
 - `noise`: draws of the exact discrete Gaussian, on one thread and on all cores, of fast normals, and of the coins of a sample;
 - `merf`: the whole DP-MERF fit against a plain implementation of the paper's recipe, which is timed on a slice and scaled up;
 - `mepf`: a DP-MEPF step against one forward and backward pass of its encoder and generator, which nobody can do without;
+- `dpaf`: a step of DPAF at 28, 64 and 128 pixels, with the default settings and with the paper's: whole fits of two lengths, that
+  also sample;
 - `dpsgd`: a DP-SGD step against the same step without privacy, time and peak memory (Linux);
 - `evaluation`: `evaluate` on 60,000 real images of 28×28, and what its classifiers reach, which must be the known numbers;
 - `inception`: images a second of our Inception against the TorchScript file run plainly; then the FID of 5,000 images.
@@ -279,6 +281,38 @@ def mepf(rounds: int, quick: bool) -> None:
         least, full = (median(seconds) for seconds in taken.values())
         times = f"{1000 * least:.0f} | {1000 * full:.0f} | {full / least:.2f}"
         print(f"| {title} | {BATCH} | {phi.dim:,} | {times} |", flush=True)
+
+
+# A step of DPAF
+
+DPAF_DATA = ("fashion-mnist", "faces", "chest-xray", "chest-xray-128")
+DPAF_STEPS = 16, 64  # multiples of the asymmetry
+
+
+def dpaf(rounds: int, quick: bool) -> None:
+    from sfumato.methods import Dpaf
+    from sfumato.methods.presets import find_preset
+
+    torch.set_num_threads(1)
+    print("| | pixels | default, ms a step | the paper's, ms a step |\n|---|---|---|---|")
+    steps = (8, 16) if quick else DPAF_STEPS
+    for name in DPAF_DATA[-1:] if quick else DPAF_DATA:
+        train = sfumato.load(f"{name}:train")
+        like = "fashion-mnist" if name == "fashion-mnist" else "faces"
+        paper = find_preset(Dpaf, data=like, epsilon=10.0, n=len(train)).values | {"first_steps": 4}
+        cells = []
+        for how in ({}, paper):
+
+            def fit(steps: int, how: dict[str, Any] = how, train: Dataset = train) -> None:
+                made = Dpaf(**how, steps=steps).fit(train, Budget(epsilon=10.0, delta=1e-5))
+                assert made.sample(8).images.shape[1:] == train.schema.shape
+
+            work: dict[str, Callable[[], Any]] = {str(n): (lambda n=n: fit(n)) for n in steps}
+            taken = taking_turns(work, rounds, time.process_time, warm=0)
+            few, many = (median(seconds) for seconds in taken.values())
+            cells.append(f"{1000 * (many - few) / (steps[1] - steps[0]):.0f}")
+        shape = " × ".join(str(side) for side in train.schema.shape)
+        print(f"| {name} | {shape} | {' | '.join(cells)} |", flush=True)
 
 
 # A DP-SGD step
@@ -838,6 +872,7 @@ ROUNDS: dict[Callable[[int, bool], None], int] = {
     noise: 5,
     merf: 2,
     mepf: 15,
+    dpaf: 1,
     dpsgd: 15,
     evaluation: 1,
     inception: 4,

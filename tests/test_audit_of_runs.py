@@ -16,8 +16,9 @@ from runs import refused, run, succeed
 from sfumato.data import Batch
 from sfumato.errors import BadInput
 from sfumato.methods import Gan, Merf, Mixture, get_method
-from sfumato.privacy import Budget, Charge, Neighbours, PrivateData, bounding, noise
+from sfumato.privacy import Budget, Charge, Neighbours, OuterSum, PrivateData, bounding, noise
 from sfumato.privacy.accounting import calibrate, epsilon_of
+from sfumato.privacy.gate import _map_of
 from sfumato.privacy.one_run import (
     SHARES,
     Curve,
@@ -201,6 +202,27 @@ def test_own_gradients_are_those_that_the_wall_adds():
     each = canaries.gradients_of(phi, records)
     assert each.norm(dim=1) == pytest.approx(torch.full((20,), 0.5), abs=1e-4)
     assert each.sum(0).double() == pytest.approx(phi(records), abs=1e-3)
+
+
+def test_what_a_record_adds_to_products_side_by_side_is_what_the_wall_adds():
+    cls, schema = get_method("llm"), small_images().schema
+    how = cls(**cls.TINY, basis="random", per_map=True)
+    (query,) = how.queries(schema, FOUR)
+    assert len(query.shape) == 3
+    how.build(schema)
+    summand = OuterSum(_map_of(query, how.model_.gradients))
+    records = made_up(schema, 20)
+    parts = canaries._Parts.of(summand, records)
+    each = torch.stack([summand(record)[0] for record in one_by_one(records)]).double()
+    assert torch.allclose(parts.inner(), each @ each.T, rtol=1e-12)
+    weights = torch.arange(20, dtype=torch.float64)
+    assert torch.equal(parts.sum(weights, summand.shape)[0], weights @ each)
+    answer = torch.randn(summand.shape, dtype=torch.float64)
+    assert torch.allclose(parts.with_answer(answer), each @ answer[0])
+
+
+def one_by_one(records: Batch) -> list[Batch]:
+    return [Batch(records.values[[i]], records.labels[[i]]) for i in range(len(records))]
 
 
 def test_a_table_and_a_classifier_can_be_audited():

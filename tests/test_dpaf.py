@@ -13,6 +13,7 @@ from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from scipy import optimize, stats
 from torch.nn import functional
 
 from pictures import shaded
@@ -24,6 +25,8 @@ from sfumato.files import read_json
 from sfumato.generators.dpaf import Discriminator, Encoder, simplified_instance_norm
 from sfumato.methods import Dpaf, get_method, list_methods
 from sfumato.methods.dpaf_phases import (
+    CONV1,
+    JOINT,
     PUBLISHED_FEATURES,
     FilterGradients,
     compressed,
@@ -39,8 +42,10 @@ from sfumato.privacy import (
     epsilon_of,
 )
 from sfumato.privacy.gate import _map_of
+from sfumato.privacy.query import plan
 from sfumato.report import write_report
 from sfumato.report.grid import run_cell
+from sfumato.testing.sums import check_map
 
 SHAPES = [(1, 28, 28), (3, 32, 32), (1, 8, 8), (3, 10, 6), (3, 64, 64), (1, 128, 128), (1, 4, 100)]
 TINY = {**Dpaf.TINY, "first_phase": "random", "first_steps": 4}
@@ -178,6 +183,20 @@ def test_a_records_conv2_gradient_is_autograds(shape):
         assert torch.allclose(found[i], expected, atol=1e-4, rtol=1e-3)
 
 
+@pytest.mark.parametrize("shape", [(1, 8, 8), (3, 20, 33)])  # conv1 of one layer, and of two
+@pytest.mark.parametrize("part", ["conv1", "both"])
+def test_a_records_gradient_of_conv1_is_autograds_too(shape, part):
+    net = encoder(shape)
+    of = net if part == "both" else net.conv1
+    images, labels = torch.rand(70, *shape), torch.arange(70) % 2
+    slopes = torch.randn(2, *net.shape)
+    found = FilterGradients(net, slopes, bound=1.0, keep=1.0, of=of).gradients(images, labels)
+    for i in (0, 1, 69):
+        loss = (net(images[i : i + 1]) * slopes[labels[i]]).sum()
+        expected = torch.cat([g.flatten() for g in torch.autograd.grad(loss, [*of.parameters()])])
+        assert torch.allclose(found[i], expected, atol=1e-3, rtol=1e-3)
+
+
 def test_conv2_gradients_add_up_to_that_of_the_loss_at_the_average():
     net, images = encoder(), torch.rand(6, 1, 8, 8)
     average = net(images).mean(dim=0, keepdim=True)
@@ -257,6 +276,58 @@ def test_shares_of_the_budget_are_shares_of_the_squared_noise():
         assert len(plan_of(Dpaf(**{**TINY, "first_phase": phase}), schema, 1.0)) == 3
 
 
+def spent(method: Dpaf, budget: Budget) -> list[float]:
+    """Of the squared noise budget without the counts, what each release has."""
+    charges = plan(method.queries(LABELLED, budget), 7.0)[1:]
+    found = [c.steps * (c.rate / c.noise_multiplier) ** 2 for c in charges]
+    return [f / sum(found) for f in found]
+
+
+def test_parts_of_epsilon_are_those_of_gaussian_sums():
+    """By a second route: σ of (ε, δ) from the exact condition Φ(Δ/2σ − εσ/Δ) − e^ε Φ(−Δ/2σ − εσ/Δ) = δ."""
+
+    def sigma(epsilon: float) -> float:
+        def excess(s: float) -> float:
+            near, far = 0.5 / s - epsilon * s, -0.5 / s - epsilon * s
+            return stats.norm.cdf(near) - math.exp(epsilon) * stats.norm.cdf(far) - 1e-5
+
+        return optimize.brentq(excess, 1e-2, 1e3)
+
+    for epsilon, parts in ((1.0, (0.1, 0.8, 0.1)), (10.0, (0.1, 9.8, 0.1)), (3.0, (0.6, 1.8, 0.6))):
+        split = "20%,60%,20%" if epsilon == 3 else "0.1,rest,0.1"
+        squares = [sigma(part) ** -2 for part in parts]
+        budget = Budget(epsilon=epsilon, delta=1e-5)
+        wanted = [s / sum(squares) for s in squares]
+        assert spent(Dpaf(first_phase="dp-sgd", split=split), budget) == pytest.approx(
+            wanted, rel=1e-3
+        )
+    # What the paper adds up is composed: the whole costs no more than ε, and nearly that.
+    promise = Dpaf(first_phase="dp-sgd", split="0.1,rest,0.1").promise(LABELLED, BUDGET)
+    assert (
+        0.98 * BUDGET.epsilon
+        < epsilon_of(promise.charges, BUDGET.delta, BUDGET.neighbours)
+        <= BUDGET.epsilon
+    )
+    none = spent(Dpaf(first_phase="separate", split="0.1,rest,0.1"), Budget.none(delta=1e-5))
+    assert none == pytest.approx([1 / 3] * 3)
+
+
+@pytest.mark.parametrize(
+    ("split", "message"),
+    [
+        ("0.1,rest", "conv1, conv2, aggregates"),
+        ("rest,rest,0.1", "more than one rest"),
+        ("0.1,much,0.1", "'much'"),
+        ("3,rest,2", "does not fit into ε = 5"),
+        ("50%,60%,20%", "does not fit"),
+        ("0,rest,1", "'0'"),
+    ],
+)
+def test_a_split_that_cannot_be_is_refused(split, message):
+    with pytest.raises(BadInput, match=message):
+        Dpaf(first_phase="dp-sgd", split=split).promise(LABELLED, BUDGET)
+
+
 @pytest.mark.parametrize("bad", [{"asymmetry": 7}, {"filter_share": 0.95}, {"paper_variant": True}])
 def test_settings_that_do_not_go_together_are_refused(bad):
     schema = UNLABELLED if "paper_variant" in bad else LABELLED
@@ -286,6 +357,44 @@ def test_conv1_is_frozen_in_the_second_phase_and_conv2_is_not(first_phase, monke
     assert not same(second.encoder.conv2, first.encoder.conv2)
     if published:  # trained on records, next to without noise
         assert not same(first.encoder.conv2, fresh.encoder.conv2)
+
+
+@pytest.mark.parametrize(
+    ("first_phase", "labels"),
+    [
+        ("separate", ["conv1 gradients", "conv2 gradients"]),
+        ("joint", ["conv1 and conv2 gradients"]),
+    ],
+)
+@pytest.mark.parametrize("labelled", [True, False])
+def test_in_the_papers_ablations_conv1_learns_in_the_discriminator(
+    first_phase, labels, labelled, monkeypatch
+):
+    made: list[Discriminator] = []
+    plain = Dpaf.critic
+    monkeypatch.setattr(Dpaf, "critic", lambda *args: made.append(plain(*args)) or made[-1])
+    data = shaded()
+    data = data if labelled else Dataset.from_arrays(data.images)
+    method = Dpaf(**{**TINY, "first_phase": first_phase}).fit(data, BUDGET)
+    fresh = plain(method, data.schema)
+    (second,) = [n for n in made if not same(n.head, fresh.head)]
+    assert not same(second.encoder.conv1, fresh.encoder.conv1)
+    assert not same(second.encoder.conv2, fresh.encoder.conv2)
+    charges = {c.label: c for c in method.statement_.charges}
+    assert [*charges][1:-1] == labels
+    numbers = sum(p.numel() for p in fresh.encoder.parameters())
+    assert sum(charges[label].dimension for label in labels) == numbers
+    assert {charges[label].steps for label in labels} == {method.steps // method.asymmetry}
+    assert len(method.sample(3)) == 3
+
+
+@pytest.mark.parametrize("part", ["conv1", "both"])
+def test_no_record_moves_the_gradients_of_conv1_by_more_than_its_bound(part):
+    phase, label = ("joint", JOINT) if part == "both" else ("separate", CONV1)
+    net = encoder()
+    of = net if part == "both" else net.conv1
+    rows = FilterGradients(net, 1e6 * torch.randn(2, *net.shape), bound=1.0, keep=0.9, of=of)
+    check_map(asked(label, rows, first_phase=phase), LABELLED, counts=(1, 3))
 
 
 def same(first: torch.nn.Module, second: torch.nn.Module) -> bool:
@@ -399,3 +508,6 @@ def test_a_random_conv1_has_the_spread_that_was_asked_for():
     assert float(weights[0].std()) == pytest.approx(0.02, rel=0.1)
     assert torch.equal(weights[0], weights[1])  # by the public seed
     assert float(weights[2].std()) > 0.05
+    large = Dpaf(maps=64, conv1_std=0.02).critic(replace(schema, shape=(1, 64, 64))).encoder.conv1
+    spreads = [float(p.std()) for p in large.parameters() if p.ndim == 4]
+    assert spreads == pytest.approx([0.02, 0.02], rel=0.1)  # of every layer of conv1

@@ -22,8 +22,9 @@ from sfumato.data import Batch, Column, Dataset, Schema
 from sfumato.errors import BadInput, RunConflict
 from sfumato.methods import LinearMaps, SavedRun, load
 from sfumato.methods.linear_maps import Model
-from sfumato.privacy import Budget, Neighbours, OuterSum
+from sfumato.privacy import Budget, Neighbours, OuterSum, enforced_bound
 from sfumato.privacy.gate import _map_of
+from sfumato.testing.sums import check_map
 
 BUDGET = Budget(epsilon=4.0, delta=1e-4)
 TINY = {"maps": 3, "projection": 12, "rate": 0.5, "epochs": 4.0}
@@ -68,12 +69,15 @@ def fitted(runs) -> LocallyLinearMaps:
 
 def loss_by_autograd(model: Model, weights: torch.Tensor, batch: Batch) -> torch.Tensor:
     """The paper's equations (3) to (5), a record and a map at a time."""
-    x = torch.cat([model.encode(batch)[0], torch.ones(1)])
+    plain, projections = model.encode(batch)[0], [torch.eye(len(model.encode(batch)[0]))]
     if model.projection is not None:
-        x = torch.cat([model.projection @ x[:-1], torch.ones(1)])
+        projections = list(model.projection)
+    seen = [torch.cat([r @ plain, torch.ones(1)]) for r in projections]
     scores = []
     for k in range(model.classes):
-        g = torch.stack([weights[k * model.maps + m] @ x for m in range(model.maps)])
+        g = torch.stack(
+            [weights[k * model.maps + m] @ seen[m % len(seen)] for m in range(model.maps)]
+        )
         sigma = torch.exp(model.beta * g) / torch.exp(model.beta * g).sum()
         scores.append((sigma * g).sum())
     return -torch.log_softmax(torch.stack(scores), dim=0)[int(batch.labels[0])]
@@ -81,14 +85,19 @@ def loss_by_autograd(model: Model, weights: torch.Tensor, batch: Batch) -> torch
 
 @pytest.mark.parametrize("data", [striped(7), striped(7, shape=(3, 10, 6)), table(7)])
 @pytest.mark.parametrize("beta", [1 / 30, 1.0, 4.0])
-def test_the_closed_form_gradient_is_that_of_the_papers_loss(data, beta):
-    model = Model(LinearMaps(**TINY, beta=beta), data.schema)
+@pytest.mark.parametrize("per_map", [False, True])
+def test_the_closed_form_gradient_is_that_of_the_papers_loss(data, beta, per_map):
+    model = Model(LinearMaps(**TINY, beta=beta, basis="random", per_map=per_map), data.schema)
+    blocks = 3 if per_map and data.schema.kind == "images" else 1
+    assert model.blocks == blocks
     left, right = model.gradients(data.take(np.arange(7)))
-    assert torch.allclose(right.norm(dim=1), torch.ones(7))
+    assert torch.allclose(right.view(7, blocks, -1).norm(dim=2), torch.ones(7, blocks))
     for i in range(7):
         weights = model.weights.clone().requires_grad_()
         loss_by_autograd(model, weights, data.take([i])).backward()
-        assert torch.allclose(torch.outer(left[i], right[i]), weights.grad, atol=2e-6)
+        sides = (side[i].view(blocks, -1) for side in (left, right))
+        whole = torch.stack([torch.outer(*pair) for pair in zip(*sides, strict=True)])
+        assert torch.allclose(model.gradient(whole), weights.grad, atol=2e-6)
         # The length of the whole gradient is that of the left factor alone.
         assert left[i].norm() == pytest.approx(float(weights.grad.norm()), rel=1e-4)
 
@@ -110,6 +119,22 @@ def test_no_record_moves_the_sum_by_more_than_the_enforced_bound(clip):
             assert one.norm() <= query.enforced
             if label < 0:
                 assert not one.any()  # a record of no known class adds nothing
+
+
+def test_maps_with_projections_of_their_own_are_clipped_together():
+    """Weights and images that make every gradient long; what a record adds is priced like one vector of all blocks."""
+    data, how = striped(6), LinearMaps(**TINY, basis="random", per_map=True, clip=0.05)
+    (query,) = how.queries(data.schema, BUDGET)
+    assert query.shape == (3, 3, 13) and query.dim == 3 * 3 * 13
+    model = Model(how, data.schema)
+    model.weights *= 1e3
+    phi = _map_of(query, model.gradients)
+    assert enforced_bound(phi) == query.enforced
+    check_map(phi, data.schema, records=data.take(np.arange(6)))
+    one = OuterSum(phi)(data.take([0])).double() * OuterSum(phi).grid
+    assert one.norm() == pytest.approx(0.05, rel=1e-2)  # not shorter than it must be
+    with pytest.raises(BadInput, match="goes with basis=random"):
+        LinearMaps(**TINY, per_map=True).promise(data.schema, BUDGET)
 
 
 def test_a_record_does_not_see_the_others_of_its_batch():
@@ -155,17 +180,23 @@ def test_it_learns_from_a_table_with_missing_values():
     assert (top == 0).sum() >= 3  # the label is decided by age
 
 
-@pytest.mark.parametrize("basis", ["frequencies", "random"])
+@pytest.mark.parametrize(
+    ("basis", "per_map"), [("frequencies", False), ("random", False), ("random", True)]
+)
 @pytest.mark.parametrize("shape", [(1, 8, 8), (3, 10, 6)])
-def test_the_projection_is_public_and_the_filters_speak_of_pixels(basis, shape):
+def test_the_projection_is_public_and_the_filters_speak_of_pixels(basis, per_map, shape):
     data = striped(60, shape=shape)
-    fitted = LocallyLinearMaps(**TINY, basis=basis).fit(data, BUDGET)
+    how = {**TINY, "basis": basis, "per_map": per_map}
+    fitted = LocallyLinearMaps(**how).fit(data, BUDGET)
     model = fitted.method_.model_
-    assert model.projection.shape == (12, math.prod(shape))
-    again = Model(LinearMaps(**TINY, basis=basis), data.schema)
+    assert model.projection.shape == (3 if per_map else 1, 12, math.prod(shape))
+    again = Model(LinearMaps(**how), data.schema)
     assert torch.equal(model.projection, again.projection)
     if basis == "frequencies":
-        assert torch.allclose(model.projection @ model.projection.T, torch.eye(12), atol=1e-5)
+        (only,) = model.projection
+        assert torch.allclose(only @ only.T, torch.eye(12), atol=1e-5)
+    elif per_map:
+        assert not torch.allclose(model.projection[0], model.projection[1], atol=0.1)
     # Filters applied to pixels give what the classifier computes on projections.
     batch = data.take(np.arange(9))
     by_pixels = np.einsum("nd,kmd->nkm", batch.pixels().flatten(1).numpy(), fitted.coef_)

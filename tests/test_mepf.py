@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from unittest.mock import Mock
 
 import numpy as np
@@ -24,7 +25,7 @@ from sfumato.methods.matched import minimise
 from sfumato.methods.mepf import Mepf
 from sfumato.methods.mepf_matching import PerceptualDistance, Target
 from sfumato.methods.saved import learnt
-from sfumato.privacy import Budget, Neighbours, RunStore
+from sfumato.privacy import Budget, Neighbours, RunStore, bounding
 from sfumato.progress import Progress
 from sfumato.public.perceptual import (
     NetworkEncoder,
@@ -34,9 +35,11 @@ from sfumato.public.perceptual import (
     public_rows,
     weighed_axes,
 )
+from sfumato.public.pretrained import SmallResNet, load_extractor, save_extractor
+from sfumato.public.weights import get_network
 from sfumato.testing.methods import small_images
 
-TINY = {"steps": 6, "batch": 12, "hidden": 16, "width": 4, "latent": 8}
+TINY = {"steps": 6, "batch": 12, "hidden": 16, "width": 4, "latent": 8, "stop_records": 30}
 BUDGET = Budget(epsilon=2.0, delta=1e-4)
 LOOSE = Budget(epsilon=50.0, delta=1e-4)
 
@@ -45,8 +48,7 @@ LOOSE = Budget(epsilon=50.0, delta=1e-4)
 def _few_records(monkeypatch):
     monkeypatch.setattr(mepf, "_METRIC_RECORDS", 60)
     monkeypatch.setattr(Mepf, "FINAL", (mepf_matching.FINAL_SEED, 60))
-    for name, value in {"RULE": 60, "STOP": 30}.items():
-        monkeypatch.setattr(mepf_matching, f"_{name}_RECORDS", value)
+    monkeypatch.setattr(mepf_matching, "_RULE_RECORDS", 60)
     monkeypatch.setattr(mepf_matching, "_RULE_AGREES", 0.0)
 
 
@@ -223,10 +225,120 @@ def test_early_stopping_leaves_the_generator_nearest_to_the_second_release():
         if len(scores) > len(seen):
             seen[len(scores) - 1] = matching.generator.pixels.detach().clone()
     matching.final(torch.Generator(), 60)
-    assert len(scores) == 17  # 16 on the way, the last at the end
+    assert len(scores) == 21  # 20 on the way, from step 0 on, the last at the end
     best = int(np.argmin(scores[:-1]))
     assert scores[best] < scores[-1] or best == len(scores) - 2
     assert torch.equal(matching.generator.pixels, seen[best])
+
+
+def test_the_papers_early_stopping_releases_4097_numbers_of_all_classes_together():
+    schema = small_images(shape=(3, 32, 32)).schema
+    for taps in (None, "pool3"):
+        how = Mepf(**TINY, stop=True, stop_encoder="fid-inception", stop_taps=taps, moments=1)
+        training, stopping = plan_of(how, schema, 1.0)
+        assert stopping.dimension == 2 * 2048 + 1
+        assert training.dimension % 3 == 0 and training.dimension > stopping.dimension
+        assert stopping.noise_multiplier == pytest.approx(10 * training.noise_multiplier)
+        assert stopping.bound == pytest.approx(math.sqrt(2 + mepf._COUNT**2), rel=1e-3)
+        assert stopping.replace_ratio == pytest.approx(math.sqrt(2))  # averages of ReLUs
+
+
+@pytest.fixture
+def extractor(tmp_path) -> str:
+    torch.manual_seed(3)
+    settings = {"classes": 3, "width": 8, "repeats": 1, "stride": 1}
+    card = {"about": "a test", "trained_on": [], "licence": "none needed"}
+    return str(save_extractor(tmp_path / "x.safetensors", SmallResNet(**settings), settings, card))
+
+
+def spied(monkeypatch) -> list[PerceptualDistance]:
+    made: list[PerceptualDistance] = []
+    plain = PerceptualDistance.__init__
+    monkeypatch.setattr(
+        PerceptualDistance,
+        "__init__",
+        lambda self, *a, **k: made.append(self) or plain(self, *a, **k),
+    )
+    return made
+
+
+def test_named_layers_give_both_moments_of_all_records_by_hand(extractor, monkeypatch):
+    made, data = spied(monkeypatch), small_images()
+    how = {
+        "stop": True,
+        "stop_encoder": extractor,
+        "stop_taps": "stem",
+        "moments": 1,
+        "balance": True,
+    }
+    Mepf(**TINY, **how).fit(data, Budget.none(delta=1e-5))
+    found = made[0].stopping.embedding
+    network, seen = load_extractor(Path(extractor)), []
+    for image in data.images:
+        pixels = torch.from_numpy(image)[None].float() / 255
+        (rows,) = NetworkEncoder(network, ("stem",), data.schema.shape)(pixels)
+        seen.append(rows[0].double())
+    first = torch.stack([e / e.norm() for e in seen]).mean(0)
+    second = torch.stack([e**2 / (e**2).norm() for e in seen]).mean(0)
+    assert found.mean.shape == (1, 2 * len(first)) and found.shares.tolist() == [1.0]
+    assert torch.allclose(found.mean[0].double(), torch.cat([first, second]), atol=1e-3)
+
+
+@pytest.mark.slow  # and fetches Inception where it is not there
+def test_the_papers_early_stopping_runs_with_inception_itself(monkeypatch):
+    monkeypatch.setattr(
+        bounding, "_SIZES", (16,)
+    )  # 1,200 fewer pictures to find good sizes of batches
+    made, data = spied(monkeypatch), small_images(30)
+    how = {"stop": True, "stop_encoder": "fid-inception", "stop_checks": 2, "stop_records": 12}
+    fitted = Mepf(**{**TINY, **how, "checked": False}).fit(data, Budget.none(delta=1e-5))
+    assert len(fitted.sample(4)) == 4 and made[0].checks == {0, 3}
+    found = made[0].stopping.embedding
+    network = get_network("fid-inception")
+    with torch.no_grad():
+        e = network(data.take(np.arange(30)).pixels()).double()
+    assert e.shape == (30, 2048)
+    first, second = (x / x.norm(dim=1, keepdim=True) for x in (e, e**2))
+    wanted = torch.cat([first.mean(0), second.mean(0)])
+    assert found.mean.shape == (1, 4096) and found.shares.tolist() == [1.0]
+    assert torch.allclose(found.mean[0].double(), wanted, atol=1e-4)
+
+
+def test_of_all_classes_together_the_distance_is_that_of_their_mixture():
+    part = target_of()
+    random = torch.Generator().manual_seed(4)
+    mean = torch.rand(1, part.phi.dim, generator=random) / part.phi.dim**0.5
+    together = Target(part.phi, MeanEmbedding(mean, torch.ones(1), 2e-3))
+    matching = distance_of(part, together)
+    rows, labels = matching.made(together, torch.Generator(), 6)
+    assert labels.tolist() == [0, 0, 0, 1, 1, 2]  # by the shares 0.5, 0.3 and 0.2
+    found = matching._score(together, mean, torch.Generator(), 6)
+    pairs = [rows[i] @ rows[j] for i in range(6) for j in range(6) if i != j]
+    wanted = sum(pairs) / 30 - 2 * rows.mean(0) @ mean[0] + mean[0] @ mean[0]
+    assert found == pytest.approx(float(wanted) - part.phi.dim * 2e-3**2, rel=1e-3)
+
+
+def test_a_run_stops_early_where_training_goes_wrong(extractor, monkeypatch):
+    made, scores, states = spied(monkeypatch), [], []
+    plain = PerceptualDistance._score
+
+    def noted(self, target, *arguments):
+        score = plain(self, target, *arguments)
+        if target is self.stopping:
+            scores.append(score)
+            states.append({k: v.clone() for k, v in self.generator.state_dict().items()})
+        return score
+
+    monkeypatch.setattr(PerceptualDistance, "_score", noted)
+    how = {**TINY, "steps": 12, "stop_checks": 6, "learning_rate": 1.0, "decays": 1}
+    how |= {"stop": True, "stop_encoder": extractor, "stop_taps": "stem", "checked": False}
+    fitted = Mepf(**how).fit(small_images(), LOOSE)
+    assert made[0].checks == {0, 2, 4, 6, 8, 10} and len(scores) == 7
+    best = int(np.nanargmin(scores))
+    assert best < 6  # a learning rate of 1 spoils the generator, which may end in NaN
+    for name, value in fitted.generator_.state_dict().items():
+        assert torch.equal(value, states[best][name])
+    assert any(not torch.equal(v, states[-1][k]) for k, v in states[best].items())
 
 
 # -- going on and going again ------------------------------------------------------------------------------------------
@@ -267,6 +379,9 @@ class Unread(Dataset):
         ({"radius": 1.0}, "radius"),
         ({"taps": "order0"}, "takes no layers"),
         ({"stop_encoder": "vgg16"}, "stop"),
+        ({"stop_taps": "pool3"}, "stop_taps goes with stop=true"),
+        ({"stop": True, "stop_taps": "pool3"}, "takes no layers"),
+        ({"stop": True, "stop_encoder": "alexnet", "stop_taps": "pool3"}, "pool3"),
         ({"encoder": "nonet"}, "nonet"),
         ({"encoder": "private", "size": 32}, "size"),
         ({"stop": True, "stop_encoder": "private"}, "stop_encoder must be a public"),

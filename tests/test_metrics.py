@@ -126,6 +126,26 @@ def test_a_metric_with_fewer_records_than_features_says_so():
     assert "rank" not in note(4, 16) + note(80, 8)
 
 
+def test_the_papers_fid_is_of_5000_samples_against_the_training_images(monkeypatch):
+    monkeypatch.setattr("sfumato.evaluation.frechet.PAPER_SAMPLES", 60)
+    made, test, train = stripes(90), stripes(50, 1), stripes(80, 2)
+    with pytest.raises(BadInput, match="real training data and none were given"):
+        evaluate(made, test, metrics="fid.paper", networks=NETWORKS)
+    how = {"metrics": ["fid", "fid.paper"], "networks": NETWORKS, "train": train}
+    found = evaluate(made, test, **how, size_is_public=True)
+    seen = Comparison(made, test, train=train)
+    features = [fake_inception(rows).numpy() for rows, _ in (seen.synthetic, seen.train)]
+    sixty = seen.chosen("synthetic", 0, 60)
+    assert len(sixty) == 60
+    expected = plain_fid(features[0][sixty], features[1])
+    assert found["fid.paper"].value == pytest.approx(expected, rel=1e-4)
+    assert "TRAINING" in found["fid.paper"].note and "samples where" not in found["fid.paper"].note
+    assert "REAL TRAINING" in found["fid.paper"].source
+    assert found["fid"].value != pytest.approx(expected, rel=1e-2)
+    few = evaluate(stripes(40), test, **how)["fid.paper"]
+    assert "of 40 samples where the papers have 60" in few.note and "roughly" not in few.note
+
+
 @pytest.mark.parametrize("name", ["fid", "kid"])
 def test_one_image_is_too_few(name):
     one = Dataset.from_arrays(np.zeros((1, 8, 8), np.uint8), [0], classes=3)

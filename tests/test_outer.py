@@ -46,6 +46,19 @@ class Split(OuterMap):
         return batch.labels
 
 
+class Blocks(OuterMap):
+    """Three products side by side: of numbers 0 and 1 with 2, of 3 and 4 with 5, and of 6 and 7 with 8; claims any bound."""
+
+    blocks, left, right = 3, 2, 1
+
+    def __init__(self, left_bound: float, right_bound: float) -> None:
+        self.left_bound, self.right_bound = left_bound, right_bound
+
+    def factors(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+        each = batch.values.view(-1, 3, 3)
+        return each[:, :, :2].reshape(-1, 6), each[:, :, 2]
+
+
 def products(phi: OuterMap, rows: np.ndarray, labels: np.ndarray | None = None) -> np.ndarray:
     summand = OuterSum(phi)
     codes = np.zeros(len(rows), np.int64) if labels is None else labels
@@ -63,6 +76,31 @@ def products(phi: OuterMap, rows: np.ndarray, labels: np.ndarray | None = None) 
 def test_no_product_is_longer_than_what_is_charged(rows, left, right, symmetric):
     phi = Split(left, left if symmetric else right, symmetric=symmetric)
     assert (np.linalg.norm(products(phi, rows), axis=1) <= enforced_bound(phi)).all()
+
+
+@given(
+    rows=hnp.arrays(np.float32, st.tuples(st.integers(1, 4), st.just(9)), elements=ENTRIES),
+    left=st.floats(1e-6, 1e6),
+    right=st.floats(1e-6, 1e6),
+)
+@settings(max_examples=150)
+def test_no_products_side_by_side_are_longer_together_than_what_is_charged(rows, left, right):
+    phi = Blocks(left, right)
+    assert (np.linalg.norm(products(phi, rows), axis=1) <= enforced_bound(phi)).all()
+
+
+def test_products_side_by_side_are_those_of_each_block_clipped_as_one():
+    rows = np.array([[3.0, 0, 1, 0, 4, -1, 0, 0, 0.5], [0.3, 0, 2, 0, 0, 0, 0, 0.4, 1]], np.float32)
+    # The first record's left factors have norm 5 together and become 1; of right factors only the 2 is too long.
+    expected = np.array([[0.6, 0, 0, -0.8, 0, 0], [0.3, 0, 0, 0, 0, 0.4]])
+    assert np.allclose(products(Blocks(1.0, 1.0), rows), expected, atol=1e-4)
+    # Every left factor at the bound: only together are they too long.
+    greedy = np.tile(np.array([1.0, 0, 1], np.float32), 3)[None]
+    assert np.linalg.norm(products(Blocks(1.0, 1.0), greedy)) == pytest.approx(1.0, abs=1e-3)
+    summand = OuterSum(Blocks(1.0, 1.0))
+    whole = summand(Batch(torch.tensor(rows), None)).double() * summand.grid
+    assert np.allclose(whole.numpy().ravel(), expected.sum(0), atol=1e-4)
+    assert summand.phi.dim == 6
 
 
 @given(rows=ROWS, codes=st.lists(st.integers(0, 1), min_size=4, max_size=4))
@@ -108,6 +146,15 @@ def test_a_row_with_one_number_that_is_not_finite_counts_for_nothing():
     assert products(phi, np.array([[1, 1, 1, 1, 1]], np.float32)).any()
 
 
+def test_balancing_keeps_the_products_of_every_block():
+    left, right = torch.randn(6, 3, 2), torch.randn(6, 3, 4)
+    right[2, 1] = 0
+    a, b = (side.view(6, 3, -1) for side in balanced(left.flatten(1), right.flatten(1), 3))
+    product = torch.einsum("nma,nmb->nmab", a, b)
+    assert torch.allclose(product, torch.einsum("nma,nmb->nmab", left, right), atol=1e-6)
+    assert torch.allclose(b.norm(dim=2), (right != 0).any(2).float(), atol=1e-6)
+
+
 def test_balancing_keeps_the_products():
     left, right = torch.randn(6, 3), torch.randn(6, 4)
     right[2] = 0
@@ -121,6 +168,10 @@ def test_bad_bounds_are_refused():
         OuterSum(Split(0.0, 1.0))
     with pytest.raises(BadInput, match="symmetric"):
         OuterSum(Split(1.0, 2.0, symmetric=True))
+    several = Split(1.0, 1.0, symmetric=True)
+    several.blocks = 2
+    with pytest.raises(BadInput, match="a symmetric one no more"):
+        OuterSum(several)
 
 
 def test_the_wall_releases_a_second_moment_with_the_noise_it_charged():

@@ -104,6 +104,7 @@ OTHERS: dict[tuple[str, str, float | None], dict[str, Any]] = {
     ("mepf", "cifar10", 1): {
         "encoder": "torchvision:vgg19", "balance": False, "network": "resnet", "width": 64,
         "batch": 128, "steps": 200000, "stop": True, "grain": 0, "loss": "moving-average",
+        "stop_encoder": "fid-inception", "stop_taps": "pool3", "stop_checks": 40, "stop_records": 5000, "decays": 1,
     },
     ("mge", "any", None): {"covariance": "diagonal", "spread": 1, "grain": 0},
     ("dre", "any", None): {"cap": False, "sharpness": 1, "clip": 1, "public_records": 50000},
@@ -111,10 +112,11 @@ OTHERS: dict[tuple[str, str, float | None], dict[str, Any]] = {
     ("gan-mi", "cifar10", 1): {"critic_steps": 5, "latent": 25, "clip": 1},
     ("dpaf", "mnist", 1): {
         "rate": 24 / 60000, "critic_steps": 3, "asymmetry": 8, "keep": 0.9, "latent": 100, "first_phase": "dp-sgd",
+        "split": "0.1,rest,0.1",
     },
     ("dpaf", "faces", 10): {"rate": 64 / 5600, "latent": 100},
     ("llm", "mnist", 2): {
-        "maps": 30, "projection": 300, "basis": "random", "beta": 1 / 30, "rate": 500 / 60000,
+        "maps": 30, "projection": 300, "basis": "random", "per_map": True, "beta": 1 / 30, "rate": 500 / 60000,
         "epochs": 20, "clip": 1e-3, "learning_rate": 1e-3, "schedule": "steps",
         "input_scale": (1 / 0.3081) * (0.5 / (1 / 300)) ** 0.5,
     },
@@ -232,15 +234,16 @@ def test_the_nearest_epsilon_that_the_paper_prints_is_taken() -> None:
 @pytest.mark.parametrize("epsilon", [1.0, 10.0])
 def test_dpaf_divides_its_budget_as_the_paper_does(epsilon: float) -> None:
     """(0.1, ×, 0.1) of ε for conv1, conv2 and the aggregates; what a part costs is 1 ÷ σ² of its Gaussian mechanism."""
-    values = found("dpaf", "mnist", epsilon).values
+    method, budget = (
+        Dpaf(**found("dpaf", "mnist", epsilon).values),
+        Budget(epsilon=epsilon, delta=1e-5),
+    )
     parts = [
         gaussian_noise(Budget(epsilon=part, delta=1e-5)) ** -2 for part in (0.1, epsilon - 0.2, 0.1)
     ]
-    assert values["first_share"] == pytest.approx(parts[0] / sum(parts), rel=2e-3)
-    assert values["filter_share"] == pytest.approx(parts[1] / sum(parts), rel=1e-4)
-    assert 1 - values["first_share"] - values["filter_share"] == pytest.approx(
-        parts[2] / sum(parts), rel=5e-3
-    )
+    schema, _ = schema_of("mnist:train")
+    _, *shares = [query.share for query in method.queries(schema, budget)]  # without the counts
+    assert shares == pytest.approx([part / sum(parts) for part in parts], rel=1e-6)
 
 
 def test_n_is_the_published_size_of_a_named_set() -> None:
@@ -290,8 +293,21 @@ def test_presets_can_be_planned_where_the_data_are_known() -> None:
     assert len(hermite) == 11 and hermite[1].dimension == 10 * 21 * 21
     maps = LinearMaps(**found("llm", "mnist", 2).values).promise(schema, budget).charges
     assert (maps[0].rate, maps[0].steps) == pytest.approx((500 / 60000, 2400))
+    assert maps[0].dimension == 30 * 10 * (300 + 1)
     aggregates = Dpaf(**found("dpaf", "mnist", 1).values).promise(schema, budget).charges
     assert {c.rate for c in aggregates} == {24 / 60000, 8 * 24 / 60000, 1.0}  # 1: the counts
+    whole = [c.steps * (c.rate / c.noise_multiplier) ** 2 for c in aggregates[1:]]
+    assert [w / sum(whole) for w in whole] == pytest.approx([0.021, 0.958, 0.021], abs=1e-3)
+    schema, _ = schema_of("cifar10:train")
+    # VGG19 of another file, which needs no torchvision.
+    vgg19 = {**found("mepf", "cifar10", 1).values, "encoder": "vgg19"}
+    perceptual = Mepf(**vgg19).promise(schema, budget).charges
+    assert [c.dimension for c in perceptual] == [10 * (2 * 303_104 + 1), 2 * 2048 + 1]
+    schema, _ = schema_of("fashion-mnist:train")
+    taps = {**found("mepf", "fashion-mnist", 1).values, "size": 32}
+    for encoder, features in (("resnet18", 47_104), ("resnet18-cifar10", 557_056)):
+        (release,) = Mepf(**{**taps, "encoder": encoder}).promise(schema, budget).charges
+        assert release.dimension == 10 * (2 * features + 1)
 
 
 def run(*words: str) -> tuple[str, str]:

@@ -45,6 +45,7 @@ Step = Callable[[float], None]
 Features = Callable[[torch.Tensor], torch.Tensor]
 Preset = Literal["quick", "paper", "dpimagebench", "full"]
 Reads = Literal["test", "train", "either", "nothing"]
+Role = Literal["synthetic", "real", "train"]
 Result = TypeVar("Result")
 EVALUATED = ("Metric", "Value", "95 % interval", "From")
 NORMAL_95 = (
@@ -449,26 +450,31 @@ class Comparison:
 
         return self.once(("network", name), open_network)
 
-    def chosen(self, role: Literal["synthetic", "real"], seed: int) -> torch.Tensor:
-        """Which records networks and neighbour searches see: all, or `most_embedded` drawn by `seed`."""
-        size = len(self.synthetic[0] if role == "synthetic" else self.real[0])
-        if size <= self.most_embedded:
+    def chosen(self, role: Role, seed: int, most: int | None = None) -> torch.Tensor:
+        """Which records networks and neighbour searches see: all, or `most` (`most_embedded`) drawn by `seed`."""
+        size, most = len(getattr(self, role)[0]), most or self.most_embedded
+        if size <= most:
             return torch.arange(size)
-        draw = np.random.default_rng([seed, 0 if role == "synthetic" else 1])
-        picked = np.sort(draw.choice(size, self.most_embedded, replace=False))
-        return torch.from_numpy(picked)
+        draw = np.random.default_rng([seed, _ROLES.index(role)])
+        return torch.from_numpy(np.sort(draw.choice(size, most, replace=False)))
 
     def features(
-        self, role: Literal["synthetic", "real"], name: str, seed: int, step: Step, batch: int = 50
+        self,
+        role: Role,
+        name: str,
+        seed: int,
+        step: Step,
+        batch: int = 50,
+        most: int | None = None,
     ) -> torch.Tensor:
         """(n, dim) float32: the network `name`, or "pixels", of the chosen records; `step` is told when work is done."""
 
         def compute() -> torch.Tensor:
-            rows = (self.synthetic if role == "synthetic" else self.real)[0]
-            index = self.chosen(role, seed)
+            rows = getattr(self, role)[0]
+            index = self.chosen(role, seed, most)
             if name == "pixels":
                 return rows[index].flatten(1)
-            kept = self._kept_features(role, name, seed)
+            kept = self._kept_features(role, name, seed, most or self.most_embedded)
             if kept is not None and kept.exists():
                 try:
                     return load_file(kept)["features"]
@@ -496,7 +502,7 @@ class Comparison:
                     save_file({"features": found}, temporary)
             return found
 
-        return self.once(("features", role, name, seed), compute)
+        return self.once(("features", role, name, seed, most or self.most_embedded), compute)
 
     def both_features(
         self, name: str, seed: int, step: Step, least: int = 1
@@ -512,14 +518,13 @@ class Comparison:
         step(0.45)
         return synthetic, real
 
-    def _kept_features(self, role: str, name: str, seed: int) -> Path | None:
+    def _kept_features(self, role: Role, name: str, seed: int, most: int) -> Path | None:
         """Where the features of a published set lie in the cache; None for any other set, of which nothing is kept."""
-        published = self._real.published_as
-        if role != "real" or published is None or name in self._networks:
+        data = {"synthetic": None, "real": self._real, "train": self._train}[role]
+        if data is None or data.published_as is None or name in self._networks:
             return None
-        size = len(self.real[0])
-        drawn = "" if size <= self.most_embedded else f".{self.most_embedded}.seed{seed}"
-        return _cached("features", published, f"{name}{drawn}")
+        drawn = "" if len(getattr(self, role)[0]) <= most else f".{most}.seed{seed}"
+        return _cached("features", data.published_as, f"{name}{drawn}")
 
     def kept_judge(self, name: str) -> Path | None:
         """Where a network that learnt from a published training set lies in the cache; None for any other set."""
@@ -540,6 +545,7 @@ def _cached(folder: str, published: str, what: str) -> Path:
     return cache_folder() / folder / f"{published.replace(':', '-')}.{what}.safetensors"
 
 
+_ROLES: tuple[Role, ...] = ("synthetic", "real", "train")
 _METRICS: dict[str, MetricInfo] = {}
 
 

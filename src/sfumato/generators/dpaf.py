@@ -69,6 +69,11 @@ class Encoder(nn.Module):
         return self.normalised(self.conv2(self.low(images)))
 
 
+def convolutions(module: nn.Module) -> list[nn.Conv2d]:
+    """In the order of its parameters."""
+    return [part for part in module.modules() if isinstance(part, nn.Conv2d)]
+
+
 class Head(nn.Module):
     """conv3 and FC: feature maps, of one image or averaged over many, → one number for every class (one if there are none)."""
 
@@ -97,8 +102,8 @@ class Discriminator(nn.Module):
         self.encoder = Encoder(shape, maps)
         self.head = Head(self.encoder.shape, n_classes)
         if conv1_std is not None:
-            conv = next(m for m in self.encoder.conv1.modules() if isinstance(m, nn.Conv2d))
-            nn.init.normal_(conv.weight, std=conv1_std)
+            for conv in convolutions(self.encoder.conv1):
+                nn.init.normal_(conv.weight, std=conv1_std)
 
     def forward(self, images: Tensor) -> Tensor:
         return self.head(self.encoder(images))

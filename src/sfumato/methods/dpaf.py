@@ -15,7 +15,6 @@ Private: the records, in the paid steps and in a noisy count of the classes. Pub
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import ClassVar
 
 import torch
@@ -27,21 +26,25 @@ from sfumato.generators.networks import seeded
 from sfumato.methods.adversarial import ImageAdversarial
 from sfumato.methods.base import Workspace
 from sfumato.methods.counts import count, count_query
+from sfumato.methods.dpaf_budget import Divided
 from sfumato.methods.dpaf_phases import (
+    CONV2,
     DpafTraining,
     features_by_class,
+    filter_queries,
+    filters_of,
     first_queries,
     train_as_published,
     train_classifier,
 )
 from sfumato.methods.registry import MethodInfo
 from sfumato.methods.settings import setting
-from sfumato.privacy import Budget, Gate, Query, gradient_query
+from sfumato.privacy import Budget, Gate, Query
 
-_AGGREGATES, _CONV2 = "aggregated features", "conv2 gradients"
+_AGGREGATES = "aggregated features"
 
 
-class Dpaf(ImageAdversarial):
+class Dpaf(Divided, ImageAdversarial):
     """DPAF for labelled and unlabelled images.
 
     **Guarantee**: up to four charges, composed and calibrated jointly: noisy class counts (bound 1), the classifier's gradients
@@ -77,9 +80,10 @@ class Dpaf(ImageAdversarial):
     )
     critic_steps: int = setting("Discriminator steps for each generator step.", default=1)
     first_phase: str = setting(
-        "How conv1 comes about: dp-sgd (a classifier, trained with noise; needs labels) or random.",
+        "How conv1 comes about: dp-sgd (a classifier, trained with noise; needs labels), random; without a first phase, two "
+        "ablations of the paper: separate (trained in the discriminator), joint (there, with conv2 as one gradient).",
         default="random",
-        choices=("dp-sgd", "random"),
+        choices=("dp-sgd", "random", "separate", "joint"),
     )
     conv1_std: float | None = setting(
         "Standard deviation of conv1's random weights, 0.02 in the paper where they stay random; auto: torch's own.",
@@ -87,15 +91,6 @@ class Dpaf(ImageAdversarial):
         above=0,
     )
     first_steps: int = setting("Steps of the first phase.", default=100, low=1)
-    first_share: float = setting(
-        "Part of the squared noise budget for the first phase.", default=0.1, above=0, below=1
-    )
-    filter_share: float = setting(
-        "Part of the squared noise budget for conv2's gradients; the aggregates get the rest.",
-        default=0.1,
-        above=0,
-        below=1,
-    )
     clip: float = setting(
         "Norm to which gradients are clipped; conv2's in units of the median for generated images.",
         default=1.0,
@@ -124,47 +119,44 @@ class Dpaf(ImageAdversarial):
             raise BadInput(
                 "dpaf's asymmetry must not exceed its steps, or conv2 would never be trained; use more steps."
             )
-        if self.first_share + self.filter_share >= 1:
-            raise BadInput(
-                "dpaf's first_share and filter_share must leave something for the aggregates; their sum must be below 1, not "
-                f"{self.first_share + self.filter_share:g}."
-            )
         if self.paper_variant and not schema.labelled:
             raise BadInput(
                 "dpaf's paper_variant trains a classifier first and these data have no labels; leave paper_variant out."
             )
 
     def queries(self, schema: Schema, budget: Budget) -> list[Query]:
-        network = self.critic(schema)
-        first = first_queries(self, network, schema)
+        network, phase = self.critic(schema), self.phase(schema)
+        *shares, rest = self.shares(phase, budget)
+        first = first_queries(self, network, phase, schema.n_classes, shares[0])
+        filters = filter_queries(self, network.encoder, phase, shares)
         features = math.prod(network.encoder.shape)
-        conv2 = gradient_query(
-            _CONV2,
-            network.encoder.conv2,
-            over="records",
-            bound=self.clip,
-            share=self.filter_share,
-            rate=min(1.0, self.asymmetry * self.rate),
-            steps=self.steps // self.asymmetry,
-        )
         aggregates = Query(
             label=_AGGREGATES,
             shape=(features,),
             bound=math.sqrt(features),
             segments=max(1, schema.n_classes),
-            share=1 - self.filter_share - (self.first_share if first else 0),
+            share=rest,
             rate=self.rate,
             steps=self.steps,
         )
-        counts = count_query(schema)  # a share beside 1 for the aggregates
-        counts = replace(counts, share=counts.share * aggregates.share)
-        return [counts, *first, conv2, aggregates]
+        return [
+            count_query(schema),
+            *first,
+            *filters,
+            aggregates,
+        ]  # counts: beside 1 for all others
 
     def phase(self, schema: Schema) -> str:
         """How conv1 comes about with these data."""
         if self.paper_variant:
             return "published"
-        return self.first_phase if schema.labelled else "random"
+        return (
+            "random" if self.first_phase == "dp-sgd" and not schema.labelled else self.first_phase
+        )
+
+    @property
+    def rate_of_filters(self) -> float:
+        return min(1.0, self.asymmetry * self.rate)
 
     def build(self, schema: Schema) -> None:
         super().build(schema)
@@ -179,16 +171,18 @@ class Dpaf(ImageAdversarial):
         counts = count(data)
         self.shares_ = counts.shares
         network = self.critic(data.schema).to(self.place)
-        if (phase := self.phase(data.schema)) != "random":
+        if (phase := self.phase(data.schema)) in ("dp-sgd", "published"):
             train_first = train_as_published if phase == "published" else train_classifier
             classifier = self.critic(data.schema).to(self.place)
             train_first(self, classifier, counts.size, data, run)
             network.encoder.conv1.load_state_dict(classifier.encoder.conv1.state_dict())
-        network.encoder.conv1.requires_grad_(False)
-        aggregates, filters = data.steps(_AGGREGATES), data.steps(_CONV2)
+        learning = filters_of(network.encoder, phase)
+        network.encoder.conv1.requires_grad_(list(learning) != [CONV2])
+        aggregates = data.steps(_AGGREGATES)
+        filters = {data.steps(label): part for label, part in learning.items()}
         second = DpafTraining(self, network, counts, aggregates, filters, run)
         rows = features_by_class(network.encoder)
-        for step in second.training(aggregates, beside={filters: self.asymmetry}):
+        for step in second.training(aggregates, beside=dict.fromkeys(filters, self.asymmetry)):
             real = second.averages(step.sum(rows))
             generator_learns = (step.index + 1) % self.critic_steps == 0
             images, features = second.generated(grad=generator_learns)
@@ -196,5 +190,5 @@ class Dpaf(ImageAdversarial):
             if generator_learns:
                 second.generator_step(features)
             if (step.index + 1) % self.asymmetry == 0:
-                second.conv2_step(next(filters), real, images)
+                second.filter_step(real, images)
         self.generator_ = second.ema.cpu().eval()

@@ -1,5 +1,8 @@
 """The two phases of DPAF, and what they ask of the wall: a classifier that leaves its conv1, then generator and discriminator.
 
+Two ablations of the paper have no first phase: conv1 learns in the discriminator, by gradients of its own (S4, table 5) or by one
+gradient with conv2's (table 6).
+
 What a phase learns of the records are the answers of paid steps; all else is computed from them and is public. Rows are of
 bounded length, and no record's row depends on another record, since all that the rows share (the networks, the slope of the loss)
 is public when they are computed.
@@ -9,28 +12,29 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from sfumato.data import Batch, Schema
+from sfumato.data import Batch
 from sfumato.generators.devices import moved
-from sfumato.generators.dpaf import Discriminator, Encoder
+from sfumato.generators.dpaf import Discriminator, Encoder, convolutions
 from sfumato.generators.gan import move_average
 from sfumato.methods.adversarial import BETAS
 from sfumato.methods.base import Workspace
 from sfumato.methods.counts import Counts
-from sfumato.privacy import Gate, Paid, Query, Series, gradient_query
+from sfumato.privacy import Gate, Query, Series, gradient_query
 
 if TYPE_CHECKING:
     from sfumato.methods.dpaf import Dpaf
 
+CONV1, CONV2, JOINT = "conv1 gradients", "conv2 gradients", "conv1 and conv2 gradients"
 CLASSIFIER = "classifier gradients"
 PUBLISHED_CONV1 = "classifier conv1 gradients"
 PUBLISHED_CONV2 = "classifier conv2 gradients, next to no noise"
@@ -40,6 +44,7 @@ _TITLE = "Training the classifier"
 _CLASSIFIER_RATE = 2e-3
 # Noise of the published first phase's "plain SGD", in units of one record: next to none, and charged for what it is.
 _NEXT_TO_NO_NOISE = 1e-3
+_DEEP_ROWS = 64  # images at a time whose patches of conv1 are laid out
 
 # -- rows ----------------------------------------------------------------------------------------------------------------------
 
@@ -76,18 +81,26 @@ def _pixels(batch: Batch, encoder: Encoder) -> Tensor:
 
 
 class FilterGradients:
-    """A record's gradient of ⟨slope, SIN(conv2(conv1(x)))⟩ with respect to conv2, compressed, in multiples of `unit`.
+    """A record's gradient of ⟨slope, SIN(conv2(conv1(x)))⟩ with respect to some layers, compressed, in multiples of `unit`.
 
     `slopes` (classes, maps, h, w) are those of the loss at an aggregate that was released, so public. With A the average of the
     features, ∂loss/∂conv2 = Σ over records of these gradients ÷ number of records. One object serves all steps, since the wall
-    finds out about rows once; slopes and unit change between them.
+    finds out about rows once; slopes and unit change between them. `of` is the part of the encoder, conv2 where nothing is said.
     """
 
     def __init__(
-        self, encoder: Encoder, slopes: Tensor, *, bound: float, keep: float, unit: float = 1.0
+        self,
+        encoder: Encoder,
+        slopes: Tensor,
+        *,
+        bound: float,
+        keep: float,
+        unit: float = 1.0,
+        of: nn.Module | None = None,
     ) -> None:
         self.encoder, self.slopes = encoder, slopes
         self.bound, self.keep, self.unit = bound, keep, unit
+        self.layers = convolutions(of or encoder.conv2)
 
     def __call__(self, batch: Batch) -> Tensor:
         found = self.gradients(_pixels(batch, self.encoder), batch.labels)
@@ -97,24 +110,40 @@ class FilterGradients:
         return rows if batch.labels is None else rows * (batch.labels >= 0)[:, None]
 
     def gradients(self, images: Tensor, labels: Tensor | None) -> Tensor:
-        """(n, weights and biases): each record's own, from conv2's input and the gradient of its output."""
-        conv2 = self.encoder.conv2
-        with torch.no_grad():
-            low = self.encoder.low(images)
+        """(n, weights and biases): each record's own, from every layer's input and the gradient of its output."""
+        if labels is not None and len(self.slopes) > 1:
+            slopes = self.slopes[labels.clamp(min=0).to(self.slopes.device)]
+        else:
+            slopes = self.slopes.expand(len(images), -1, -1, -1)
+        if self.layers == [self.encoder.conv2]:
+            return self._gradients(images, slopes)
+        pairs = zip(images.split(_DEEP_ROWS), slopes.split(_DEEP_ROWS), strict=True)
+        return torch.cat([self._gradients(*pair) for pair in pairs])
+
+    def _gradients(self, images: Tensor, slopes: Tensor) -> Tensor:
+        x = 2 * images - 1
+        inputs: list[Tensor] = []
+        outputs: list[Tensor] = []
+        for layer in [*self.encoder.conv1, self.encoder.conv2]:
+            # Nothing is asked of what comes before the first of the layers.
+            with torch.set_grad_enabled(bool(outputs)):
+                made = layer(x)
+            if layer in self.layers:
+                inputs.append(x.detach())
+                outputs.append(made if outputs else made.requires_grad_())
+            x = made
         with torch.enable_grad():
-            maps = conv2(low).detach().requires_grad_()
-            by_class = labels is not None and len(self.slopes) > 1
-            slopes = self.slopes
-            if by_class:
-                slopes = slopes[labels.clamp(min=0).to(slopes.device)]  # type: ignore[union-attr]
-            total = (self.encoder.normalised(maps) * slopes).sum()
-            (back,) = torch.autograd.grad(total, maps)  # (n, maps, h, w)
-        assert not isinstance(conv2.padding, str)
-        patches = functional.unfold(
-            low, conv2.kernel_size, stride=conv2.stride, padding=conv2.padding
-        )
-        weights = torch.bmm(back.flatten(2), patches.mT)  # (n, maps, inputs · 9)
-        return torch.cat([weights.flatten(1), back.sum(dim=(2, 3))], dim=1)
+            total = (self.encoder.normalised(x) * slopes).sum()
+            backs = torch.autograd.grad(total, outputs)  # (n, maps, h, w) each
+        parts: list[Tensor] = []
+        for layer, low, back in zip(self.layers, inputs, backs, strict=True):
+            assert not isinstance(layer.padding, str)
+            patches = functional.unfold(
+                low, layer.kernel_size, stride=layer.stride, padding=layer.padding
+            )
+            weights = torch.bmm(back.flatten(2), patches.mT)  # (n, maps, inputs · 9)
+            parts += [weights.flatten(1), back.sum(dim=(2, 3))]
+        return torch.cat(parts, dim=1)
 
 
 def compressed(rows: Tensor, keep: float) -> Tensor:
@@ -131,25 +160,29 @@ def compressed(rows: Tensor, keep: float) -> Tensor:
 # -- the first phase -----------------------------------------------------------------------------------------------------------
 
 
-def first_queries(how: Dpaf, network: Discriminator, schema: Schema) -> list[Query]:
+def first_queries(
+    how: Dpaf, network: Discriminator, phase: str, classes: int, share: float
+) -> list[Query]:
     """The first phase; as published, with what the paper reads without noise and leaves out of its account."""
-    encoder, phase = network.encoder, how.phase(schema)
+    if phase not in ("dp-sgd", "published"):
+        return []
+    encoder = network.encoder
     first = partial(
         gradient_query,
         bound=how.clip,
-        share=how.first_share,
+        share=share,
         rate=how.rate,
         steps=how.first_steps,
     )
-    if phase != "published":
-        return [first(CLASSIFIER, network)] if phase == "dp-sgd" else []
+    if phase == "dp-sgd":
+        return [first(CLASSIFIER, network)]
     conv1 = first(PUBLISHED_CONV1, encoder.conv1)
     conv2 = first(PUBLISHED_CONV2, encoder.conv2, over="records", noise=_NEXT_TO_NO_NOISE)
     features = math.prod(encoder.shape)
     aggregate = replace(
         conv2,
         label=PUBLISHED_FEATURES,
-        shape=(features + schema.n_classes,),
+        shape=(features + classes,),
         bound=math.sqrt(features + 1),
     )
     return [conv1, conv2, aggregate]
@@ -217,8 +250,35 @@ def _assign(module: nn.Module, gradient: Tensor) -> None:
 # -- the second phase ----------------------------------------------------------------------------------------------------------
 
 
+def filters_of(encoder: Encoder, phase: str) -> dict[str, nn.Module]:
+    """What of the encoder learns in the second phase, each by steps of its own: conv2, or conv1 as well."""
+    if phase == "joint":
+        return {JOINT: encoder}
+    return (
+        {CONV1: encoder.conv1, CONV2: encoder.conv2}
+        if phase == "separate"
+        else {CONV2: encoder.conv2}
+    )
+
+
+def filter_queries(how: Dpaf, encoder: Encoder, phase: str, shares: Sequence[float]) -> list[Query]:
+    """Their gradients; `shares` are conv1's, where it has steps of its own here, and conv2's, or that of both as one."""
+    query = partial(
+        gradient_query,
+        over="records",
+        bound=how.clip,
+        rate=how.rate_of_filters,
+        steps=how.steps // how.asymmetry,
+    )
+    parts = filters_of(encoder, phase)
+    return [
+        query(label, part, share=share)
+        for (label, part), share in zip(parts.items(), shares[-len(parts) :], strict=True)
+    ]
+
+
 class DpafTraining:
-    """Generator against discriminator; conv1 is frozen, and records come in as noisy averages of their features only."""
+    """Generator against discriminator; records come in as noisy averages of their features, and of gradients of the filters."""
 
     def __init__(
         self,
@@ -226,7 +286,7 @@ class DpafTraining:
         network: Discriminator,
         counts: Counts,
         aggregates: Series,
-        filters: Series,
+        filters: dict[Series, nn.Module],
         run: Workspace,
     ) -> None:
         counts = moved(counts, how.place)
@@ -234,14 +294,15 @@ class DpafTraining:
         self.decay = how.decay
         self.ema = copy.deepcopy(self.generator).requires_grad_(False)
         self.random = torch.Generator().manual_seed(how.seed)
-        self.adam, self.head_adam, self.conv2_adam = (
-            torch.optim.Adam(module.parameters(), lr=rate, betas=BETAS)
-            for module, rate in (
-                (self.generator, how.learning_rate),
-                (network.head, how.critic_rate),
-                (network.encoder.conv2, how.critic_rate),
-            )
-        )
+        self.adam = torch.optim.Adam(self.generator.parameters(), lr=how.learning_rate, betas=BETAS)
+        critic = partial(torch.optim.Adam, lr=how.critic_rate, betas=BETAS)
+        self.head_adam = critic(network.head.parameters())
+        self.filter_adams = {part: critic(part.parameters()) for part in filters.values()}
+        # Under the names that checkpoints know.
+        names = [series.query.label.removesuffix(" gradients") for series in filters]
+        adams: dict[str, Any] = {
+            f"{n}_adam": a for n, a in zip(names, self.filter_adams.values(), strict=True)
+        }
         self.training = run.training(
             "Training the discriminator",
             self.random,
@@ -250,19 +311,20 @@ class DpafTraining:
             ema=self.ema,
             adam=self.adam,
             head_adam=self.head_adam,
-            conv2_adam=self.conv2_adam,
+            **adams,
         )
         self.present = counts.shares.nonzero()[:, 0]  # classes that have records
         self.weights = counts.shares[self.present]
         self.each = max(1, how.batch // len(self.present))
         self.labels = self.present.repeat_interleave(self.each)
-        # Expected sizes of samples: of each class, and of all records for conv2.
+        # Expected sizes of samples: of each class, and of all records for filters.
         self.expected = (aggregates.query.rate * counts.size * self.weights).clamp(min=1.0)
-        self.expected_filters = filters.query.rate * counts.size
+        self.expected_filters = how.rate_of_filters * counts.size
         # The noise of a class's average; averages of generated images get as much, or the noise would tell them apart.
         self.noise_std = aggregates.noise_std / self.expected
-        slopes = torch.zeros(len(counts.shares), *network.encoder.shape, device=how.place)
-        self.filters = FilterGradients(network.encoder, slopes, bound=how.clip, keep=how.keep)
+        self.slopes = torch.zeros(len(counts.shares), *network.encoder.shape, device=how.place)
+        made = partial(FilterGradients, network.encoder, self.slopes, bound=how.clip, keep=how.keep)
+        self.filters = {series: (part, made(of=part)) for series, part in filters.items()}
 
     def averages(self, sums: Tensor) -> Tensor:
         """Noisy sums by class → averages of the classes that have records, (present, maps, h, w)."""
@@ -292,20 +354,21 @@ class DpafTraining:
         move_average(self.ema, self.generator, self.decay)
         self.training.facts["generator loss"] = loss.detach()
 
-    def conv2_step(self, step: Paid, real: Tensor, images: Tensor) -> None:
-        """conv2: the records' part of the gradient by a paid step, the generated images' part as it is."""
-        encoder, filters = self.network.encoder, self.filters
+    def filter_step(self, real: Tensor, images: Tensor) -> None:
+        """conv2 (and conv1): the records' part of the gradient by a paid step, the generated images' part as it is."""
         at = real.clone().requires_grad_()
         (slope,) = torch.autograd.grad(self._loss(at, -1), at)  # (present, maps, h, w)
-        filters.slopes[self.present] = slope / self.weights.view(-1, 1, 1, 1)
+        self.slopes[self.present] = slope / self.weights.view(-1, 1, 1, 1)
         images = images.detach()
-        lengths = filters.gradients(images, self.labels).norm(dim=1)
-        filters.unit = float(lengths.median().clamp(min=1e-8))
-        noisy = step.sum(filters)[0] * filters.unit / self.expected_filters
-        loss = self._loss(self._averaged(encoder(images)), 1)
-        own = torch.autograd.grad(loss, list(encoder.conv2.parameters()))
-        _assign(encoder.conv2, torch.cat([part.flatten().cpu() for part in own]) + noisy)
-        self.conv2_adam.step()
+        loss = self._loss(self._averaged(self.network.encoder(images)), 1)
+        for series, (part, rows) in self.filters.items():
+            lengths = rows.gradients(images, self.labels).norm(dim=1)
+            rows.unit = float(lengths.median().clamp(min=1e-8))
+            noisy = next(series).sum(rows)[0] * rows.unit / self.expected_filters
+            own = torch.autograd.grad(loss, list(part.parameters()), retain_graph=True)
+            _assign(part, torch.cat([numbers.flatten().cpu() for numbers in own]) + noisy)
+        for adam in self.filter_adams.values():
+            adam.step()
 
     def _averaged(self, features: Tensor) -> Tensor:
         """Averages of generated images' features by class, as noisy as those of records."""

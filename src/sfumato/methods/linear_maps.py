@@ -27,10 +27,13 @@ _MEMORY = 0.1  # share of the steps so far that the averaged weights remember
 
 
 class Model(nn.Module):
-    """M linear maps for each class k over x̃ = [R x, 1], weighed by σ = softmax_m(β g); class scores f_k = Σ_m σ_m^k g_m^k."""
+    """M linear maps for each class k over x̃ = [R x, 1], weighed by σ = softmax_m(β g); class scores f_k = Σ_m σ_m^k g_m^k.
+
+    Maps come in `blocks` that see the same inputs: one of all maps, or, where each has a projection R_m of its own, one a map.
+    """
 
     weights: Tensor  # (classes · maps, projected + 1)
-    projection: Tensor | None  # R, (projected, encoded), or None where records are small enough
+    projection: Tensor | None  # R, (blocks, projected, encoded), or None where records are small
 
     def __init__(self, how: LinearMaps, schema: Schema) -> None:
         super().__init__()
@@ -42,7 +45,7 @@ class Model(nn.Module):
         # Made of the settings again wherever they are: not saved.
         projection = _projection(how, schema, random)
         self.register_buffer("projection", projection, persistent=False)
-        projected = self._codec.dim if projection is None else len(projection)
+        self.blocks, projected = block_sizes(how, schema)
         # Different from the start, so that the maps of a class grow apart.
         weights = torch.randn(self.classes * self.maps, projected + 1, generator=random)
         weights /= math.sqrt(projected + 1)
@@ -55,18 +58,29 @@ class Model(nn.Module):
         return torch.cat([numbers, hot], dim=1) if hot.shape[1] else numbers
 
     def inputs(self, batch: Batch) -> Tensor:
-        """x̃, (n, projected + 1)"""
+        """x̃ of every block, (n, blocks, projected + 1)"""
         x = self.encode(batch).to(self.weights.device)
         if self.projection is not None:
-            x = row_product(x, self.projection.T)
+            x = row_product(x, self.projection.flatten(0, 1).T)
         if self.scale != 1:
             x = x * self.scale
-        return torch.cat([x, x.new_ones(len(x), 1)], dim=1)
+        x = x.unflatten(1, (self.blocks, -1))
+        return torch.cat([x, x.new_ones(*x.shape[:2], 1)], dim=2)
 
     def activations(self, inputs: Tensor) -> Tensor:
         """g, (n, classes, maps)"""
-        g = row_product(inputs, self.weights.T)
-        return g.view(len(inputs), self.classes, self.maps)
+        g = row_product(inputs.transpose(0, 1), self.by_block(self.weights.T).transpose(0, 1))
+        return self.by_class(g.transpose(0, 1).flatten(1))
+
+    def by_block(self, numbers: Tensor) -> Tensor:
+        """(n, classes · maps) → (n, blocks, of each)"""
+        by_map = numbers.view(len(numbers), -1, self.blocks, self.maps // self.blocks)
+        return by_map.transpose(1, 2).flatten(2)
+
+    def by_class(self, numbers: Tensor) -> Tensor:
+        """(n, blocks · of each) → (n, classes, maps)"""
+        by_map = numbers.view(len(numbers), self.blocks, self.classes, self.maps // self.blocks)
+        return by_map.transpose(1, 2).flatten(2)
 
     def weighted(self, g: Tensor) -> tuple[Tensor, Tensor]:
         """σ, (n, classes, maps), and f, (n, classes)"""
@@ -78,21 +92,23 @@ class Model(nn.Module):
 
     def filters(self) -> tuple[Array, Array]:
         """The maps in the space of the records: (classes, maps, encoded) and their biases (classes, maps)."""
-        weights = self.weights[:, :-1] * self.scale
-        if self.projection is not None:
-            weights = weights @ self.projection
         shape = (self.classes, self.maps)
+        weights = self.weights[:, :-1].view(*shape, -1) * self.scale
+        if self.projection is not None:
+            weights = torch.einsum(
+                "kmp,mpe->kme", weights, self.projection.expand(self.maps, -1, -1)
+            )
         return (
             weights.to(torch.float64).numpy().reshape(*shape, -1),
             self.weights[:, -1].to(torch.float64).numpy().reshape(shape),
         )
 
     def gradients(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Each record's gradient of the cross-entropy with respect to the weights, ∂ loss/∂g ⊗ x̃, as its two factors.
+        """Each record's gradient of the cross-entropy with respect to the weights, ∂ loss/∂g ⊗ x̃, as its two factors by block.
 
         With e = p − y: ∂ loss/∂g_m^k = e_k σ_m^k (1 + β (g_m^k − f_k)). x̃ is scaled to norm 1 and its length put on the other
-        factor, whose norm is then that of the whole gradient; the wall clips it. Row-wise, since nothing in it sums over records.
-        A record without a known class adds nothing.
+        factor, whose norm is then that of the whole gradient, √(Σ_m ‖∂ loss/∂g_m‖²·‖x̃_m‖²); the wall clips it. Row-wise, since
+        nothing in it sums over records. A record without a known class adds nothing.
         """
         inputs = self.inputs(batch)
         g = self.activations(inputs)  # (n, classes, maps)
@@ -102,17 +118,30 @@ class Model(nn.Module):
         hot = (labels[:, None] == torch.arange(self.classes)).to(f)  # (n, classes)
         error = (torch.softmax(f, dim=1) - hot) * hot.sum(dim=1, keepdim=True)
         slopes = error[:, :, None] * sigma * (1 + self.beta * (g - f[:, :, None]))
-        return balanced(slopes.flatten(1), inputs)
+        return balanced(self.by_block(slopes.flatten(1)).flatten(1), inputs.flatten(1), self.blocks)
+
+    def gradient(self, released: Tensor) -> Tensor:
+        """A sum of `gradients`, as the weights lie; (classes · maps, projected + 1)"""
+        by_block = released.view(-1, self.weights.shape[1])
+        return self.by_class(by_block.T).flatten(1).T
+
+
+def block_sizes(how: LinearMaps, schema: Schema) -> tuple[int, int]:
+    """How many projections there are, and to how many numbers: from public facts. One stands for none as well."""
+    wide = plain_codec(schema).dim
+    if wide <= how.projection:
+        return 1, wide
+    return how.maps if how.per_map else 1, how.projection
 
 
 def _projection(how: LinearMaps, schema: Schema, random: torch.Generator) -> Tensor | None:
-    """R, (projected, encoded), or None where records are small enough. Public: a basis, or drawn from the seed."""
-    wide, narrow = plain_codec(schema).dim, how.projection
+    """R, (blocks, projected, encoded), or None where records are small enough. Public: a basis, or drawn from the seed."""
+    wide, (blocks, narrow) = plain_codec(schema).dim, block_sizes(how, schema)
     if wide <= narrow:
         return None
     if schema.kind == "table" or how.basis == "random":
-        return torch.randn(narrow, wide, generator=random) / math.sqrt(narrow)
-    return lowest_cosines(schema.shape, narrow)
+        return torch.randn(blocks, narrow, wide, generator=random) / math.sqrt(narrow)
+    return lowest_cosines(schema.shape, narrow)[None]
 
 
 class AveragedAdam:

@@ -1,12 +1,12 @@
 """DP-LLM: differentially private locally linear maps (Harder, Bauer and Park 2020; thesis, app. A). A classifier one can read.
 
-    1.  x̃ = [R x, 1]                            a public projection to D′ numbers, and a 1 for the bias
-    2.  g_m^k(x) = w_m^k · x̃                    M linear maps for each class k
+    1.  x̃_m = [R_m x, 1]                        public projections to D′ numbers (or one for all m), and a 1 for the bias
+    2.  g_m^k(x) = w_m^k · x̃_m                  M linear maps for each class k
     3.  σ_m^k = softmax_m(β g_m^k),  f_k = Σ_m σ_m^k g_m^k,  p = softmax_k(f)
     4.  repeat: W ← Adam(W, Σ over a Poisson sample of clip(∂ loss/∂W) + noise)                    (the release)
 
-The gradient of one record is an outer product, ∂ loss/∂g ⊗ x̃, so its norm is the product of two norms and the sum of all clipped
-ones is a single matrix product: no record's gradient is ever formed.
+The gradient of one record is an outer product, ∂ loss/∂g_m ⊗ x̃_m, for every projection, so its squared norm is Σ_m of products of
+two squared norms and the sum of all clipped ones is one matrix product each: no record's gradient is ever formed.
 
 Private: the records, in step 4 only. Public: ranges, columns and classes (Schema), every setting, R's seed. What comes out is W,
 so predictions and explanations of any record are free.
@@ -25,12 +25,11 @@ from sfumato.data import Schema
 from sfumato.errors import BadInput
 from sfumato.methods.base import Workspace, png_of
 from sfumato.methods.explanations import FilterBank
-from sfumato.methods.linear_maps import AveragedAdam, Model
+from sfumato.methods.linear_maps import AveragedAdam, Model, block_sizes
 from sfumato.methods.parts import Trained
 from sfumato.methods.registry import MethodInfo
 from sfumato.methods.settings import setting
 from sfumato.privacy import Budget, Gate, Query
-from sfumato.public.tabular import plain_codec
 
 _LABEL = "gradients"
 _MOST_STEPS = 1e9
@@ -45,8 +44,8 @@ class LinearMaps(Trained):
 
     Differs from the paper: Poisson samples of a public `rate` (never divided by their private size) in place of shuffled
     batches; images are projected on their lowest spatial frequencies, which keep more of an image than as many random
-    directions and give smooth filters (`basis="random"` is the paper's, but for one projection that serves all maps, where the
-    paper draws one for each); a larger learning rate, falling to zero (`schedule="steps"` is the paper's), and averaged weights.
+    directions and give smooth filters, by one projection for all maps (`basis="random"` with `per_map` is the paper's); a larger
+    learning rate, falling to zero (`schedule="steps"` is the paper's), and averaged weights.
     """
 
     info = MethodInfo(
@@ -73,6 +72,11 @@ class LinearMaps(Trained):
         "frequencies (an image's lowest) or random (as in the paper); tables always take random directions.",
         default="frequencies",
         choices=("frequencies", "random"),
+    )
+    per_map: bool = setting(
+        "Whether every map has random directions of its own, which its classes share, as in the paper; it takes as many times "
+        "the work.",
+        default=False,
     )
     beta: float = setting(
         "Inverse temperature of the weighting of maps: large values favour a single map.",
@@ -111,16 +115,19 @@ class LinearMaps(Trained):
             raise BadInput(
                 "llm is a classifier and this data set has no labels; give labelled data."
             )
+        if self.per_map and schema.kind == "images" and self.basis != "random":
+            raise BadInput("llm's per_map goes with basis=random; set that or leave per_map out.")
         if not self.epochs / self.rate <= _MOST_STEPS:
             raise BadInput(
                 f"llm's epochs ÷ rate are more than {_MOST_STEPS:.0e} steps; give fewer epochs or a larger rate."
             )
 
     def queries(self, schema: Schema, budget: Budget) -> list[Query]:
-        projected = min(plain_codec(schema).dim, self.projection)
+        blocks, projected = block_sizes(self, schema)
+        rows = schema.n_classes * self.maps // blocks
         gradients = Query(
             label=_LABEL,
-            shape=(schema.n_classes * self.maps, projected + 1),
+            shape=(rows, projected + 1) if blocks == 1 else (blocks, rows, projected + 1),
             bound=float(self.clip),
             rate=float(self.rate),
             steps=max(1, round(self.epochs / self.rate)),
@@ -145,9 +152,9 @@ class LinearMaps(Trained):
         )
         for step in training(series):
             # In units of the noise: a public scale, to which Adam is blind in any case.
-            gradient = step.sum(model.gradients)[0] / series.noise_std
+            gradient = model.gradient(step.sum(model.gradients)[0]) / series.noise_std
             rate = self.learning_rate * self._cooled(step.index, len(series))
-            adam.move(gradient.view_as(model.weights), rate, step.index + 1)
+            adam.move(gradient, rate, step.index + 1)
         model.weights = adam.average
         model.cpu()
 

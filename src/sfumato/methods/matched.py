@@ -272,22 +272,37 @@ def minimise(
 
 
 def embedding_query(
-    label: str, schema: Schema, dim: int, bound: float, count_weight: float, **more: Any
+    label: str,
+    schema: Schema,
+    dim: int,
+    bound: float,
+    count_weight: float,
+    *,
+    classes: int | None = None,
+    **more: Any,
 ) -> Query:
-    """[φ(x), w] filed by class: beside the features a constant, whose sum is w times the number of records of the class."""
+    """[φ(x), w] filed by class: beside the features a constant, whose sum is w times the number of records of the class.
+
+    `classes`: 0 for all of them together; None for those of the schema.
+    """
     return Query(
         label=label,
         shape=(dim + 1,),
         bound=math.hypot(bound, count_weight),
-        segments=max(1, schema.n_classes),
+        segments=max(1, schema.n_classes if classes is None else classes),
         **more,
     )
 
 
 def embedded(
-    data: Gate, label: str, phi: FeatureMap, count_weight: float, given: Sequence[Tensor] = ()
+    data: Gate,
+    label: str,
+    phi: FeatureMap,
+    count_weight: float,
+    given: Sequence[Tensor] = (),
+    classes: int | None = None,
 ) -> MeanEmbedding:
-    """Ask for a mean embedding; `given` are the released numbers that φ is made with."""
-    rows = CountedByClass(phi, data.schema.n_classes, count_weight)
+    """Ask for a mean embedding; `given` are the released numbers that φ is made with, `classes` as in its query."""
+    rows = CountedByClass(phi, data.schema.n_classes if classes is None else classes, count_weight)
     release = data.sum(label, rows, given=given)
     return MeanEmbedding.of(release, rows, size=data.public_size)

@@ -12,12 +12,11 @@ training data, which must not be the private ones; the data set `public`, if giv
 
 from __future__ import annotations
 
-from typing import ClassVar, cast
+from typing import Any, ClassVar, cast
 
 from torch import nn
 
 from sfumato.data import Schema
-from sfumato.errors import BadInput
 from sfumato.methods.base import Workspace
 from sfumato.methods.matched import embedded, embedding_query
 from sfumato.methods.mepf_generator import CheckedImages
@@ -28,6 +27,7 @@ from sfumato.methods.mepf_matching import (
     PerceptualDistance,
     Target,
 )
+from sfumato.methods.mepf_stopping import Stopped
 from sfumato.methods.private_encoder import PRIVATE, encoder_query, extractor, train_extractor
 from sfumato.methods.registry import MethodInfo
 from sfumato.methods.settings import setting
@@ -40,7 +40,7 @@ _STOP_SHARE = 0.01  # of the squared noise budget against 1 for all else: ten ti
 _METRIC_RECORDS, _DIRECTIONS = 1500, 600
 
 
-class Mepf(CheckedImages):
+class Mepf(Stopped, CheckedImages):
     """DP-MEPF for images of 8 to 128 pixels, gray or colour, labelled or not.
 
     **Guarantee**: one release of Σ [φ₁(x), w φ₂(x), 0.1] filed by class, where ‖φ₁‖ = ‖φ₂‖ = 1 because each is divided by its own
@@ -54,8 +54,8 @@ class Mepf(CheckedImages):
     self-pairs of a batch, `"moving-average"` is the paper's); the conv generator learns grain of its own (`texture`) and moves
     its pictures a little at random (`warp`); a picture that a linear discriminant of the released embeddings takes for another
     class is drawn again (`checked`); layers may be averaged over places, weighed alike (`balance`), or centred on a public mean
-    and clipped to a public radius (`centre`); the encoder may be wavelet scattering, which needs no public data; sampled pixels
-    get grain.
+    and clipped to a public radius (`centre`); the encoder may be wavelet scattering, which needs no public data; the learning
+    rate falls (`decays=1` is the paper's constant one); sampled pixels get grain.
     """
 
     info = MethodInfo(
@@ -77,13 +77,6 @@ class Mepf(CheckedImages):
         "memory": ...,
     }
 
-    stop: bool = setting(
-        "Whether a second release, at about ten times the noise multiplier, picks the best generator on the way.",
-        default=False,
-    )
-    stop_encoder: str | None = setting(
-        "The encoder for early stopping; auto: the same as for training.", default=None
-    )
     weigh: float = setting(
         "How far rare directions of the features are stretched when distances are measured: 0 not at all, 1 all alike.",
         default=0.0,
@@ -116,21 +109,16 @@ class Mepf(CheckedImages):
             share, rest = self.encoder_budget, 1 - self.encoder_budget
             rate, steps = self.encoder_rate, self.encoder_steps
             first = [encoder_query(extractor(schema), share=share, rate=rate, steps=steps)]
-        releases = [self._query(_LABEL, schema, self.encoder, rest, centred=self.centre)]
-        if self.stop:
-            releases.append(self._query(_STOPPING, schema, self._stop_encoder, _STOP_SHARE))
-        return [*first, *releases]
-
-    def _query(
-        self, label: str, schema: Schema, encoder: str, share: float, *, centred: bool = False
-    ) -> Query:
-        """Of Σ φ: its size and sign are public facts of the encoder, which is made without weights."""
-        phi = self.features(self.opened(schema, encoder, weights=False))
-        positive = phi.non_negative and not centred
+        # Size and sign of Σ φ are public facts of an encoder, which is made without weights.
+        phi, centred = self.features(self.opened(schema, self.encoder, weights=False)), self.centre
         bound = 1.0 if centred else phi.bound
-        return embedding_query(
-            label, schema, phi.dim, bound, _COUNT, share=share, non_negative=positive
-        )
+        how: dict[str, Any] = {"share": rest, "non_negative": phi.non_negative and not centred}
+        releases = [embedding_query(_LABEL, schema, phi.dim, bound, _COUNT, **how)]
+        if self.stop:
+            phi, classes = self.stop_features(schema), self.stop_classes(schema)
+            how = {"share": _STOP_SHARE, "non_negative": phi.non_negative, "classes": classes}
+            releases.append(embedding_query(_STOPPING, schema, phi.dim, phi.bound, _COUNT, **how))
+        return [*first, *releases]
 
     def _fit(self, data: Gate, run: Workspace) -> None:
         schema, device = data.schema, self.place
@@ -140,9 +128,9 @@ class Mepf(CheckedImages):
         self._target = self._asked(data, _LABEL, self.centred(encoder, run), run)
         self._stopping: Target | None = None
         if self.stop:
-            same, name = self._stop_encoder == self.encoder, self._stop_encoder
-            other = encoder if same else self.unseen(schema, name, run).to(device)
-            self._stopping = self._asked(data, _STOPPING, self.features(other), run)
+            phi = self.stop_features(schema, run, encoder).to(device)
+            classes = self.stop_classes(schema)
+            self._stopping = self._asked(data, _STOPPING, phi, run, classes)
         self.shares_ = self._target.embedding.shares
         self.take_rule(cast(PerceptualDistance, self.match(schema, run)))
         self.generator_.to("cpu").eval()
@@ -158,27 +146,25 @@ class Mepf(CheckedImages):
             steps=self.steps,
             loss=self.loss,
             average_rate=self.average_rate,
+            checks=self.stop_checks,
+            stop_records=self.stop_records,
         ).to(self._target.phi.device)
 
-    @property
-    def _stop_encoder(self) -> str:
-        return self.stop_encoder or self.encoder
-
-    def _asked(self, data: Gate, label: str, phi: PerceptualFeatures, run: Workspace) -> Target:
+    def _asked(
+        self,
+        data: Gate,
+        label: str,
+        phi: PerceptualFeatures,
+        run: Workspace,
+        classes: int | None = None,
+    ) -> Target:
         """Ask for an embedding. In which directions differences count is chosen afterwards: the principal axes of public images,
         or of random ones, weighed."""
         learnt = tuple(self.extractor_.parameters()) if self.encoder == PRIVATE else ()
-        embedding = embedded(data, label, phi, _COUNT, given=learnt)
+        embedding = embedded(data, label, phi, _COUNT, given=learnt, classes=classes)
         if self.weigh == 0:
             return Target(phi, embedding)
         images = run.public or clouds(data.schema.shape, _METRIC_RECORDS)
         rows = public_rows(phi, images, _METRIC_RECORDS)
         noise = (embedding.noise_std * len(embedding.shares)) ** 2
         return Target(phi, embedding, weighed_axes(rows, _DIRECTIONS, self.weigh, noise))
-
-    def _check(self, schema: Schema) -> None:
-        super()._check(schema)
-        if self.stop_encoder == PRIVATE:
-            raise BadInput("mepf's stop_encoder must be a public network or scattering.")
-        if self.stop_encoder is not None and not self.stop:
-            raise BadInput("mepf's stop_encoder goes with stop=true; set that or leave it out.")

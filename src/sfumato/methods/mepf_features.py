@@ -27,6 +27,11 @@ from sfumato.public.perceptual import (
 _PUBLIC_RECORDS = 2000  # for a centre and a radius
 
 
+def named_layers(taps: str | None) -> tuple[str, ...] | None:
+    """As settings name them, with commas between."""
+    return tuple(t.strip() for t in taps.split(",") if t.strip()) if taps else None
+
+
 class Perceived(Method):
     """A method that sees images through an encoder."""
 
@@ -92,29 +97,22 @@ class Perceived(Method):
             self.encoder_ = self.opened(schema, self.encoder)
 
     def opened(self, schema: Schema, name: str, *, weights: bool = True, **more: Any) -> Encoder:
-        """By its name; without weights for its public facts alone."""
-        own = name == self.encoder
-        if own and is_own(name) and hasattr(self, "encoder_"):
+        """By its name; without weights for its public facts alone. `more`: other layers than `taps`, …"""
+        if name == self.encoder and is_own(name) and hasattr(self, "encoder_"):
             return self.encoder_
-        taps = tuple(t.strip() for t in self.taps.split(",") if t.strip()) if self.taps else None
         if name == PRIVATE:
             network = self.extractor_ if weights else extractor(schema)
-            return NetworkEncoder(network.eval(), taps or LAYERS, schema.shape, pool=self.pool)
-        return make_encoder(
-            name,
-            schema.shape,
-            layers=taps if own else None,
-            size=self.size if own else None,
-            pool=self.pool if own else None,
-            weights=weights,
-            **more,
-        )
+            layers = more.get("layers") or named_layers(self.taps) or LAYERS
+            return NetworkEncoder(network.eval(), layers, schema.shape, pool=self.pool)
+        if name == self.encoder:
+            more = {"layers": named_layers(self.taps), "size": self.size, "pool": self.pool} | more
+        return make_encoder(name, schema.shape, weights=weights, **more)
 
-    def unseen(self, schema: Schema, name: str, run: Workspace) -> Encoder:
+    def unseen(self, schema: Schema, name: str, run: Workspace, **more: Any) -> Encoder:
         """The encoder, unless it was trained on the private data."""
         if name != PRIVATE:
             run.check_unseen(f"The network {name}", trained_on(name))
-        return self.opened(schema, name, progress=run.progress)
+        return self.opened(schema, name, progress=run.progress, **more)
 
     def features(self, encoder: Encoder, **centred: Any) -> PerceptualFeatures:
         return PerceptualFeatures(

@@ -21,7 +21,6 @@ from sfumato.methods.distances import by_class, class_by_class
 from sfumato.methods.saved import Record
 from sfumato.public.perceptual import PerceptualFeatures
 
-_STOP_CHECKS, _STOP_RECORDS = 20, 1000
 FINAL_SEED, FINAL_RECORDS = 20_230_801, 1000  # any constant: all generators are judged alike
 _AT_ONCE = 100
 _MEMORY = 0.7  # share of the running mean that a step keeps
@@ -85,11 +84,14 @@ class PerceptualDistance(nn.Module):
         steps: int,
         loss: str = "mmd",
         average_rate: float = 1e-3,
+        checks: int = 20,
+        stop_records: int = 1000,
     ) -> None:
         super().__init__()
         self.generator, self.target, self.stopping = generator, target, stopping
         self.kind, self.average_rate = loss, average_rate
-        self.checks = {steps * k // _STOP_CHECKS for k in range(_STOP_CHECKS // 5, _STOP_CHECKS)}
+        self.checks = {steps * k // checks for k in range(checks)}
+        self.stop_records = stop_records
         embedding = target.embedding
         self.classes = len(embedding.shares)
         self.per_class = max(2, batch // self.classes)
@@ -143,23 +145,34 @@ class PerceptualDistance(nn.Module):
         return 2 * (self.emphasis[:, None] * average * gap).sum() / unit**2
 
     def _distance(self, rows: Tensor, per_class: int, target: Target, mean: Tensor) -> Tensor:
-        """An unbiased estimate of ‖μ̃ − E φ(G)‖², less the noise's own energy; `rows` are sorted by class in equal numbers.
+        """An unbiased estimate of ‖μ̃ − E φ(G)‖², less the noise's own energy; `rows` are sorted by class in equal numbers, or of
+        all classes together.
 
         As in `MeanEmbedding.mmd2`, the products of a generated record with itself are left out.
         """
-        sums, norm2 = by_class(rows, self.classes)  # (classes, dim), (classes,)
+        apart = self._apart(target)
+        shares = self.shares if apart else self.shares.new_ones(1)
+        sums, norm2 = by_class(rows, len(shares))  # (classes, dim), (classes,)
         pairs = (sums.square().sum(dim=1) - per_class * norm2) / (per_class * (per_class - 1))
-        cross = self.shares * (sums * mean).sum(dim=1) / per_class
-        terms = self.shares.square() * pairs - 2 * cross
+        cross = shares * (sums * mean).sum(dim=1) / per_class
+        terms = shares.square() * pairs - 2 * cross
         terms = terms + mean.square().sum(dim=1) - target.noise
-        return (self.emphasis * terms).sum()
+        return (self.emphasis * terms).sum() if apart else terms.sum()
+
+    def _apart(self, target: Target) -> bool:
+        """Whether its embedding is of each class, or of all together."""
+        return len(target.embedding.shares) == self.classes
 
     # -- during and after training: which generator to keep ----------------------------------------------------------
 
     @torch.no_grad()
     def made(self, target: Target, random: torch.Generator, records: int) -> tuple[Tensor, Tensor]:
-        """The features of about `records` pictures, as many of each class, and their labels, sorted."""
+        """The features of about `records` pictures and their labels, sorted: as many of each class, or, where the target is all
+        together, by the classes' shares."""
         labels = class_by_class(self.classes, max(2, records // self.classes))
+        if not self._apart(target):
+            upto = (self.shares.cpu().double().cumsum(0) * records).round().long()
+            labels = torch.arange(self.classes).repeat_interleave(upto.diff(prepend=upto[:1] * 0))
         labels = labels.to(self.shares.device)
         training = self.generator.training
         self.generator.eval()
@@ -169,12 +182,12 @@ class PerceptualDistance(nn.Module):
 
     def _score(self, target: Target, mean: Tensor, random: torch.Generator, records: int) -> float:
         rows, _ = self.made(target, random, records)
-        return float(self._distance(target.seen(rows), len(rows) // self.classes, target, mean))
+        return float(self._distance(target.seen(rows), len(rows) // len(mean), target, mean))
 
     def _keep_if_better(self) -> None:
         assert self.stopping is not None
         random = torch.Generator().manual_seed(FINAL_SEED)
-        score = self._score(self.stopping, self.stop_mean, random, _STOP_RECORDS)
+        score = self._score(self.stopping, self.stop_mean, random, self.stop_records)
         if score < float(self.best_score):
             self.best_score.fill_(score)
             for index, value in enumerate(self.generator.state_dict().values()):

@@ -137,18 +137,23 @@ class OuterMap(ABC):
     **Guarantee** (each subclass proves it): ‖a(x)‖₂ ≤ `left_bound` and ‖b(x)‖₂ ≤ `right_bound`, hence the product's norm is at
     most `bound`, their product; no row depends on another. With `symmetric`, b is a itself: the summands a ⊗ a are positive
     semi-definite, ‖u ⊗ u − v ⊗ v‖² = ‖u‖⁴ + ‖v‖⁴ − 2⟨u, v⟩² ≤ 2·bound², so replacement moves the sum by √2·bound at most.
+
+    With `blocks` a record has that many products side by side, a_m(x) ⊗ b_m(x): gradients of several linear layers. All a_m
+    together have norm ≤ `left_bound`, each b_m by itself ≤ `right_bound`, and
+    Σ_m ‖a_m‖²·‖b_m‖² ≤ right_bound² · Σ_m ‖a_m‖² ≤ bound².
     """
 
     left: int
     right: int
     left_bound: float
     right_bound: float
+    blocks: int = 1
     segments: int = 1
     symmetric: bool = False
 
     @abstractmethod
     def factors(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """(n records) → (n, left), (n, right); with `symmetric` the second is ignored."""
+        """(n records) → (n, blocks · left), (n, blocks · right); with `symmetric` the second is ignored."""
 
     def filed(self, batch: Batch) -> tuple[Tensor | None, tuple[Tensor, Tensor]]:
         """The segment of each row, and both factors, in one call."""
@@ -164,7 +169,7 @@ class OuterMap(ABC):
 
     @property
     def dim(self) -> int:
-        return self.left * self.right
+        return self.blocks * self.left * self.right
 
     @property
     def bound(self) -> float:
@@ -179,10 +184,11 @@ class OuterMap(ABC):
 RecordMap = FeatureMap | OuterMap
 
 
-def balanced(left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
-    """The same products with ‖right‖ = 1: only their joint length is then to be clipped, on the left."""
-    lengths = torch.linalg.vector_norm(right, dim=1, keepdim=True)
-    return left * lengths, right / lengths.clamp(min=1e-30)
+def balanced(left: Tensor, right: Tensor, blocks: int = 1) -> tuple[Tensor, Tensor]:
+    """The same products with ‖right‖ = 1, in each block: only their joint length is then to be clipped, on the left."""
+    a, b = (side.unflatten(1, (blocks, -1)) for side in (left, right))
+    lengths = torch.linalg.vector_norm(b, dim=2, keepdim=True)
+    return (a * lengths).flatten(1), (b / lengths.clamp(min=1e-30)).flatten(1)
 
 
 def grid_of(bound: float, digits: int = _GRID_DIGITS) -> float:
@@ -202,10 +208,12 @@ def enforced_bound(phi: RecordMap) -> float:
 
     Proof for an `OuterMap`. Each factor is scaled to its bound in double precision (`clipped`: ≤ bound · (1 + 2⁻⁴⁰)) and rounded
     to its grid, which moves each of its entries by at most grid/2 ≤ bound · 2⁻¹⁶; the norm of a product is the product of the
-    norms.
+    norms. Of blocks, the left factors are scaled and rounded as one vector of blocks · left numbers and each right factor by
+    itself, so that the same holds of the sum of squares (see `OuterMap`).
     """
     if isinstance(phi, OuterMap):
-        return enforced_product_bound(phi.left, phi.right, phi.left_bound, phi.right_bound)
+        left = phi.blocks * phi.left
+        return enforced_product_bound(left, phi.right, phi.left_bound, phi.right_bound)
     return enforced_vector_bound(phi.bound)
 
 
@@ -473,7 +481,11 @@ class OuterSum(_Rounded):
         check_bound(phi.right_bound)
         if phi.symmetric and (phi.left != phi.right or phi.left_bound != phi.right_bound):
             raise BadInput("A symmetric product needs two equal factors; give one width and bound.")
-        super().__init__(phi.left + phi.right, shares)
+        if phi.blocks < 1 or (phi.symmetric and phi.blocks > 1):
+            raise BadInput("A product has at least one block, and a symmetric one no more.")
+        # Factors of several blocks are wide and their products small, so that fewer records at a time are faster.
+        width = phi.blocks * (phi.left + phi.right)
+        super().__init__(4 * width if phi.blocks > 1 else width, shares)
         self.phi: OuterMap = phi
         self.grids = tuple(grid_of(b, _FACTOR_DIGITS) for b in (phi.left_bound, phi.right_bound))
         self.grid = self.grids[0] * self.grids[1] / (shares or 1)
@@ -481,8 +493,8 @@ class OuterSum(_Rounded):
 
     @exact_arithmetic()
     def __call__(self, batch: Batch) -> Tensor:
-        """The sum over the batch in grid units, (segments, left · right), int64."""
-        total = torch.zeros(self.phi.segments, self.phi.left, self.phi.right, dtype=torch.int64)
+        """The sum over the batch in grid units, (segments, blocks · left · right), int64."""
+        total = torch.zeros(self.shape, dtype=torch.int64)
         times = _times(batch, self._shares)
         for start in range(0, len(batch), self.rows_at_once):
             left, right, segment = self._bounded(batch, start)
@@ -491,8 +503,13 @@ class OuterSum(_Rounded):
             for code in segment.unique().tolist():
                 if 0 <= code < self.phi.segments:
                     chosen = (segment == code).nonzero()[:, 0]
-                    total[code] += (left[chosen].T @ right[chosen]).to(torch.int64)
-        return total.view(self.shape)
+                    total[code] += self.added(left[chosen], right[chosen]).to(torch.int64)
+        return total
+
+    def added(self, left: Tensor, right: Tensor) -> Tensor:
+        """Σ over rows of their products, in double precision, (dim,)."""
+        a, b = (side.unflatten(1, (self.phi.blocks, -1)).transpose(0, 1) for side in (left, right))
+        return (a.mT @ b).flatten()
 
     @exact_arithmetic()
     def units(self, batch: Batch) -> tuple[Tensor, Tensor]:
@@ -527,18 +544,19 @@ class OuterSum(_Rounded):
 
     @property
     def _widths(self) -> tuple[int, int]:
-        return self.phi.left, self.phi.right
+        return self.phi.blocks * self.phi.left, self.phi.blocks * self.phi.right
 
     def _units(self, factors: tuple[Tensor, Tensor], count: int) -> tuple[Tensor, Tensor]:
         left, right = self._checked(factors, count)
-        # A record with a number that is not finite in either factor counts for nothing.
-        fit = torch.isfinite(left).all(dim=1) & torch.isfinite(right).all(dim=1)
+        # A record with a number that is not finite in either factor counts for nothing: its left one is zero.
+        fit = _finite(left) & _finite(right)
         first = clipped(torch.where(fit[:, None], left, 0.0), self.phi.left_bound)
         first = first.div_(self.grids[0]).round_()
         if self.phi.symmetric:
             return first, first
-        second = clipped(torch.where(fit[:, None], right, 0.0), self.phi.right_bound)
-        return first, second.div_(self.grids[1]).round_()
+        each = right.reshape(-1, self.phi.right)
+        second = clipped(each, self.phi.right_bound).div_(self.grids[1]).round_()
+        return first, second.view_as(right)
 
     def _checked(self, factors: tuple[Tensor, Tensor], count: int) -> tuple[Tensor, Tensor]:
         for rows, width in zip(factors, self._widths, strict=True):
@@ -603,12 +621,17 @@ def clipped(rows: Tensor, bound: float) -> Tensor:
     log₂(width) + 4 roundings of its terms, each 2⁻⁵³, and the product with the quotient by two more.
     """
     rows = rows.to(torch.float64)
-    rows = torch.where(torch.isfinite(rows).all(dim=1, keepdim=True), rows, 0.0)
+    rows = torch.where(_finite(rows)[:, None], rows, 0.0)
     # Squares of huge values overflow: divide by the largest entry first.
     largest = rows.abs().amax(dim=1, keepdim=True).clamp(min=1e-300)
     rows = rows / largest
     norms = _added(rows.T.square()).sqrt()[:, None]
     return rows * torch.minimum(bound / norms.clamp(min=1e-300), largest)
+
+
+def _finite(rows: Tensor) -> Tensor:
+    """(n, width) → (n,): whether all numbers of a row are finite; their largest size tells, and is found faster."""
+    return torch.isfinite(rows.abs().amax(dim=1))
 
 
 def _squares(units: Tensor) -> Tensor:

@@ -8,6 +8,7 @@ Private: records, and what rows are computed of them. Public: labels, queries, n
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal, overload
 
@@ -26,9 +27,9 @@ from sfumato.privacy.query import Query
 from sfumato.privacy.release import Release
 from sfumato.privacy.wall import PaidSteps, PrivateData, Step
 
-# (n records) → rows (n, d), or factors ((n, a), (n, b)); where there are segments, (these, the segment (n,) of each). A segment
-# outside 0 … segments − 1 drops its record. A `FeatureMap` is such a function too, with a faster way for wide rows; an
-# `OuterMap` tells its factors.
+# (n records) → rows (n, d), or factors ((n, a), (n, b)), of blocks ((n, blocks · a), (n, blocks · b)); where there are segments,
+# (these, the segment (n,) of each). A segment outside 0 … segments − 1 drops its record. A `FeatureMap` is such a function too,
+# with a faster way for wide rows; an `OuterMap` tells its factors.
 Rows = Callable[[Batch], Any] | OuterMap
 
 
@@ -210,7 +211,7 @@ class Paid:
 
 
 def _map_of(query: Query, rows: Rows, given: Sequence[Tensor | float] = ()) -> RecordMap:
-    return (_Vectors if len(query.shape) == 1 else _Products)(query, rows, given)
+    return (_Products if query.product else _Vectors)(query, rows, given)
 
 
 class _Asked:
@@ -234,7 +235,7 @@ class _Asked:
         """What `rows` says of a batch, and the segment of each record."""
         assert callable(self.rows)
         found = self.rows(batch)
-        product = len(self._query.shape) == 2 and not self._query.symmetric
+        product = self._query.product and not self._query.symmetric
         alone = isinstance(found, Tensor) or (
             product and all(isinstance(part, Tensor) and part.ndim == 2 for part in found)
         )
@@ -272,7 +273,8 @@ class _Vectors(_Asked, FeatureMap):
 class _Products(_Asked, OuterMap):
     def __init__(self, query: Query, rows: Rows, given: Sequence[Tensor | float]) -> None:
         super().__init__(query, rows, given)
-        self.left, self.right = query.shape
+        *blocks, self.left, self.right = query.shape
+        self.blocks = math.prod(blocks)
         self.symmetric = query.symmetric
         # A map may divide the bound over its factors otherwise; what is enforced is their product.
         bounds = query.factor_bounds

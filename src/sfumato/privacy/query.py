@@ -29,7 +29,8 @@ Over = Literal["records", "gradients", "groups", "shards"]
 class Query:
     """One noisy sum of bounded vectors over all records, or a series of them over Poisson samples.
 
-    `shape` is that of one summand: (d,) for a vector, (a, b) for a product of two vectors of which the second has norm ≤ 1.
+    `shape` is that of one summand: (d,) for a vector, (a, b) for a product of two vectors of which the second has norm ≤ 1,
+    (blocks, a, b) for several such products side by side, clipped together.
     `share` is of the squared noise budget μ², against the shares of the method's other queries; they need not add up to 1.
     """
 
@@ -57,12 +58,12 @@ class Query:
             )
         if self.steps is None and (self.rate < 1 or self.over != "records"):
             raise BadInput(f"Query {self.label!r} takes samples, so it must say in how many steps.")
-        product = len(self.shape) == 2
-        if len(self.shape) not in (1, 2) or min(self.shape) < 1 or (product and self.non_negative):
+        product = self.product
+        if not 1 <= len(self.shape) <= 3 or min(self.shape) < 1 or (product and self.non_negative):
             raise BadInput(
                 f"Query {self.label!r}: a summand is a vector, or a product of two vectors of any sign."
             )
-        if self.symmetric and (not product or self.shape[0] != self.shape[1]):
+        if self.symmetric and (len(self.shape) != 2 or self.shape[0] != self.shape[1]):
             raise BadInput(
                 f"Query {self.label!r}: only a product of a vector with itself is symmetric."
             )
@@ -83,6 +84,11 @@ class Query:
         return math.prod(self.shape)
 
     @property
+    def product(self) -> bool:
+        """Whether summands are products of two vectors."""
+        return len(self.shape) > 1
+
+    @property
     def factor_bounds(self) -> tuple[float, float]:
         """Of a product: the bounds of its two factors."""
         root = math.sqrt(self.bound)
@@ -95,9 +101,9 @@ class Query:
             return enforced_gradient_bound(self.bound)
         if self.over in ("groups", "shards"):
             return enforced_group_bound(self.dim, self.bound)
-        if len(self.shape) == 2:
-            left, right = self.shape
-            return enforced_product_bound(left, right, *self.factor_bounds)
+        if self.product:
+            *left, right = self.shape
+            return enforced_product_bound(math.prod(left), right, *self.factor_bounds)
         return enforced_vector_bound(self.bound)
 
     def charge(self, noise_multiplier: float) -> Charge:

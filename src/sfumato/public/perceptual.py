@@ -278,6 +278,12 @@ class Standardised:
         return ((vectors - self.mean) / self.scale).clamp(-5, 5) / len(self.mean) ** 0.5
 
 
+def last_pool(name: str) -> tuple[str, ...] | None:
+    """The last layer of a public network if that is a pool, as of `fid-inception`; None for any other encoder."""
+    last = next((info.layers[-1:] for info in list_networks() if info.name == name), ())
+    return last if last and "pool" in last[0] else None
+
+
 def trained_on(name: str) -> tuple[str, ...]:
     """The names of the data behind an encoder's weights."""
     if name == SCATTERING:

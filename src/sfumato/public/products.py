@@ -15,8 +15,8 @@ _COLUMNS = 16
 
 
 def row_product(rows: Tensor, matrix: Tensor) -> Tensor:
-    """rows (…, k) @ matrix (k, columns), with zeros for the columns that are too few; differentiable."""
-    columns = matrix.shape[1]
+    """rows (…, k) @ matrix (…, k, columns), with zeros for the columns that are too few; differentiable."""
+    columns = matrix.shape[-1]
     if columns >= _COLUMNS:
         return rows @ matrix
     wide = functional.pad(matrix, (0, _COLUMNS - columns))

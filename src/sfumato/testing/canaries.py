@@ -557,8 +557,8 @@ def _joined(first: Batch, second: Batch) -> Batch:
 class _Parts:
     """What each of some records adds to a sum, in grid units: vectors, or pairs of factors, and the segment of each."""
 
-    left: Tensor  # (k, dim), or the first factor
-    right: Tensor | None
+    left: Tensor  # (k, dim), or the first factor (k, blocks, a)
+    right: Tensor | None  # (k, blocks, b)
     segment: Tensor  # (k,), −1 for a record that is left out
 
     @classmethod
@@ -569,7 +569,9 @@ class _Parts:
                 for start in range(0, len(records), summand.rows_at_once)
             ]
             left, right, segment = (torch.cat(one) for one in zip(*found, strict=True))
-            return cls(left, right, _inside(segment, summand.phi.segments))
+            blocks = (summand.phi.blocks, -1)
+            sides = left.unflatten(1, blocks), right.unflatten(1, blocks)
+            return cls(*sides, _inside(segment, summand.phi.segments))
         left = summand.rows(records).to(torch.float64)
         filed = summand.phi.filed(records)[0]
         codes = torch.zeros(len(left), dtype=torch.int64) if filed is None else filed
@@ -577,9 +579,11 @@ class _Parts:
 
     def inner(self) -> Tensor:
         """(k, k): products of what each adds with what each other does."""
-        found = self.left @ self.left.T
-        if self.right is not None:
-            found *= self.right @ self.right.T
+        if self.right is None:
+            found = self.left @ self.left.T
+        else:
+            sides = (side.transpose(0, 1) for side in (self.left, self.right))  # (blocks, k, …)
+            found = torch.stack([s @ s.mT for s in sides]).prod(0).sum(0)
         same = (self.segment[:, None] == self.segment) & (self.segment >= 0)[:, None]
         return found * same
 
@@ -589,9 +593,11 @@ class _Parts:
         for code in self.segment.unique().tolist():
             if code >= 0:
                 rows = self.segment == code
-                left = self.left[rows] * weights[rows, None]
-                together = left.sum(0) if self.right is None else left.T @ self.right[rows]
-                total[code] = together.flatten()
+                if self.right is None:
+                    total[code] = weights[rows] @ self.left[rows]
+                else:
+                    factors = weights[rows], self.left[rows], self.right[rows]
+                    total[code] = torch.einsum("k,kma,kmb->mab", *factors).flatten()
         return total
 
     def with_answer(self, answer: Tensor) -> Tensor:
@@ -606,7 +612,8 @@ class _Parts:
                 found[chosen] = self.left[chosen] @ block
             else:
                 left, right = self.left[chosen], self.right[chosen]
-                found[chosen] = ((left @ block.view(left.shape[1], -1)) * right).sum(1)
+                shape = *left.shape[1:], right.shape[2]
+                found[chosen] = torch.einsum("kma,mab,kmb->k", left, block.view(shape), right)
         return found
 
 
