@@ -51,9 +51,8 @@ class Dpaf(ImageAdversarial):
     statement calls the rest a claim.
 
     Differs from the paper: every part of the first phase's classifier is trained with noise, or conv1 is random; aggregates are
-    by class, and the label enters behind them; conv2's gradients are taken at the noisy aggregate (the paper's, at the exact one,
-    make each record's gradient depend on all others), over a sample of their own; budgets are composed, not added; a moving
-    average of the generator.
+    by class, and the label enters behind them; conv2's gradients are taken at the noisy aggregate (at the exact one, as in the
+    paper, each depends on all records), over a sample of their own; budgets are composed, not added; a moving average of G.
     """
 
     info = MethodInfo(
@@ -158,7 +157,7 @@ class Dpaf(ImageAdversarial):
         )
         counts = count_query(schema)  # a share beside 1 for the aggregates
         counts = replace(counts, share=counts.share * aggregates.share)
-        return [counts, *first, conv2, aggregates]
+        return self.with_tone(schema, [counts, *first, conv2, aggregates])
 
     def phase(self, schema: Schema) -> str:
         """How conv1 comes about with these data."""
@@ -198,3 +197,4 @@ class Dpaf(ImageAdversarial):
             if (step.index + 1) % self.asymmetry == 0:
                 second.conv2_step(next(filters), real, images)
         self.generator_ = second.ema.eval()
+        self.learn_tone(data)

@@ -27,11 +27,12 @@ from sfumato.methods.distances import (
 )
 from sfumato.methods.parts import Grained
 from sfumato.methods.settings import LARGEST_SEED, setting
+from sfumato.methods.tone import Toned
 from sfumato.privacy import FeatureMap, Gate, Query
 from sfumato.public.tabular import PixelCodec, TableCodec, plain_codec
 
 
-class MatchedImages(Grained):
+class MatchedImages(Grained, Toned):
     """A method of images whose generator is trained on released embeddings alone.
 
     After a fit, `loss_` is the final distance: comparable between generators trained from one and the same release.
@@ -158,7 +159,7 @@ class MatchedImages(Grained):
         return distance
 
     def _sample(self, labels: Tensor, random: torch.Generator) -> Tensor:
-        return self.grained(self.made(labels, random), random)
+        return self.toned(self.grained(self.made(labels, random), random))
 
     def made(self, labels: Tensor, random: torch.Generator) -> Tensor:
         """What the generator makes of these labels, before grain."""

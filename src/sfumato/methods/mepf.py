@@ -120,7 +120,7 @@ class Mepf(CheckedImages):
         releases = [self._query(_LABEL, schema, self.encoder, rest, centred=self.centre)]
         if self.stop:
             releases.append(self._query(_STOPPING, schema, self._stop_encoder, _STOP_SHARE))
-        return [*first, *releases]
+        return self.with_tone(schema, [*first, *releases])
 
     def _query(
         self, label: str, schema: Schema, encoder: str, share: float, *, centred: bool = False
@@ -149,6 +149,7 @@ class Mepf(CheckedImages):
         self.generator_.to("cpu").eval()
         self._plain = self.features(encoder.to("cpu"))
         del self._target, self._stopping
+        self.learn_tone(data)
 
     def distance(self, network: nn.Module) -> PerceptualDistance:
         return PerceptualDistance(
