@@ -198,8 +198,12 @@ def gallery(out: Path, sets: Sequence[str] = GALLERY) -> None:
         figure.subplots_adjust(left=0.075, right=0.995, top=0.99, bottom=0.01, hspace=0.04)
         figure.savefig(out / f"gallery-{name}.png", dpi=100, metadata={"Software": None})
         plt.close(figure)
-        with Image.open(out / f"gallery-{name}.png") as made:  # a third of the size
-            small = made.convert("L") if colours == 1 else made.convert("RGB").quantize(256)
+        with Image.open(out / f"gallery-{name}.png") as made:  # small enough for a page
+            small = (
+                made.convert("L").quantize(32)
+                if colours == 1
+                else made.convert("RGB").quantize(256)
+            )
         small.save(out / f"gallery-{name}.png", optimize=True)
 
 
