@@ -34,7 +34,6 @@ CASES["mixture, codec"] = Case(
     sfumato.Mixture, {"refine": True, "candidates": 2, "codec": "dct:16"}
 )
 CASES["mge, toned"] = Case(sfumato.Mge, {"tone": True})
-CASES["sinkhorn, toned"] = Case(sfumato.Sinkhorn, {**sfumato.Sinkhorn.TINY, "tone": True})
 CASES["mixture, refined"] = Case(sfumato.Mixture, {"refine": True, "candidates": 2})
 
 
