@@ -1,20 +1,21 @@
 """Pictures of the documentation, with the numbers that belong to them; synthetic records, or test images of public sets.
 
-    python benchmarks/pictures.py NAME [--out FOLDER]
+    python benchmarks/pictures.py NAME [--out FOLDER] [--sets SET,…]
 
 - `epsilons`: DP-MERF on Fashion-MNIST at five ε, the same latent numbers in every row;
 - `gaussians`: the mixture of 25 Gaussians beside points of DP-MERF and DP-HP (settings of accuracy/gaussians.toml, seed 0);
 - `kernel`: Hermite and random Fourier features against the Gaussian kernel (DP-HP, figure 1): 100 points from N(0, 1), the
   squared length scale their median squared distance, mean absolute error over all pairs, random ones over 100 draws;
 - `attributions`: filters of DP-LLM beside gradient attributions of a DP-CNN of the same ε = 2, on Fashion-MNIST;
-- `gallery`: the mixture by its defaults at four ε on each set of the gallery, the first samples of each class.
+- `gallery`: the mixture by its defaults at four ε on each set of the gallery, or of `--sets`, the first samples of each class.
 """
 
 from __future__ import annotations
 
 import argparse
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import matplotlib.pyplot as plt
@@ -29,7 +30,8 @@ from sfumato.privacy import Budget, Charge, GradientSum, Ledger, PrivateData, ca
 
 HERE = Path(__file__).parent
 EPSILONS = (10, 3, 1, 0.2)
-GALLERY = ("digits", "chest-xray", "mnist", "fashion-mnist")
+TEN = "quickdraw-ten"  # by `prepare.py quickdraw-ten`
+GALLERY = ("digits", "chest-xray", "mnist", "fashion-mnist", TEN, "cifar10", "faces")
 
 
 def epsilons(out: Path) -> None:
@@ -172,17 +174,23 @@ def attributions(out: Path) -> None:
     print(f"| DP-CNN ({epochs} epochs) | {100 * np.mean(guesses == labels):.1f} |")
 
 
-def gallery(out: Path) -> None:
-    for name in GALLERY:
-        data = sfumato.load(f"{name}:train")
-        classes, (height, width) = data.schema.n_classes, data.schema.shape[1:]
-        lines = 2 if classes == 2 else 1  # twenty samples an ε: in one line, or a line a class
+def gallery(out: Path, sets: Sequence[str] = GALLERY) -> None:
+    for name in sets:
+        if name == TEN:
+            kept = np.load(Path("runs/data") / f"{TEN}-train.npz")
+            data = sfumato.Dataset.from_arrays(kept["images"], kept["labels"], classes=10)
+        else:
+            data = sfumato.load(f"{name}:train")
+        classes, (colours, height, width) = data.schema.n_classes, data.schema.shape
+        lines = (
+            2 if classes == 2 else 1
+        )  # about twenty samples an ε: in one line, or a line a class
         labels = np.repeat(np.arange(classes), 20 // classes)
-        size = (10, len(EPSILONS) * lines**2 * 9.2 / 20 * height / width + 0.1)
+        size = (10, len(EPSILONS) * lines**2 * 9.2 / len(labels) * height / width + 0.1)
         figure, axes = plt.subplots(len(EPSILONS), 1, figsize=size)
         for axis, epsilon in zip(axes, EPSILONS, strict=True):
             model = sfumato.Mixture(seed=0).fit(data, Budget(epsilon=epsilon, delta=1e-5))
-            images = model.sample(labels=labels, seed=0).images[:, 0]
+            images = model.sample(labels=labels, seed=0).images.transpose(0, 2, 3, 1)
             rows = [np.concatenate(list(line), axis=1) for line in np.split(images, lines)]
             axis.imshow(np.concatenate(rows), cmap="gray", vmin=0, vmax=255)
             axis.set(xticks=[], yticks=[])
@@ -190,9 +198,13 @@ def gallery(out: Path) -> None:
         figure.subplots_adjust(left=0.075, right=0.995, top=0.99, bottom=0.01, hspace=0.04)
         figure.savefig(out / f"gallery-{name}.png", dpi=100, metadata={"Software": None})
         plt.close(figure)
-        with Image.open(out / f"gallery-{name}.png") as made:  # gray: a third of the size
-            gray = made.convert("L")
-        gray.save(out / f"gallery-{name}.png", optimize=True)
+        with Image.open(out / f"gallery-{name}.png") as made:  # small enough for a page
+            small = (
+                made.convert("L").quantize(32)
+                if colours == 1
+                else made.convert("RGB").quantize(256)
+            )
+        small.save(out / f"gallery-{name}.png", optimize=True)
 
 
 PICTURES: tuple[Callable[[Path], None], ...] = (epsilons, gaussians, kernel, attributions, gallery)
@@ -203,8 +215,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("name", choices=names, metavar="NAME")
     parser.add_argument("--out", type=Path, default=HERE.parent / "docs" / "images")
+    parser.add_argument("--sets", type=lambda text: text.split(","), help="gallery: of these only")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
+    if arguments.sets:
+        names["gallery"] = partial(gallery, sets=arguments.sets)
     names[arguments.name](arguments.out)
 
 

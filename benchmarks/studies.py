@@ -12,7 +12,8 @@
 - `subsets`: DP-DRE and DP-MGE where the private data are some classes of a public superset (their paper's setting, small), in the
   64 principal components of the public half; `--inception N`: also in Inception's features, of N images on either side;
 - `real`: the paper preset on 60,000 real images; it must come to the papers' "real data" columns (thesis, app. B);
-- `codecs`: what codecs give back of pictures they have not seen; the autoencoders must be there (`TRAINED` says how).
+- `codecs`: what codecs give back of pictures they have not seen; the autoencoders must be there (`TRAINED` says how);
+- `tone`: samples of one and the same fit with and without the tone curve, by method, on stand-ins (`prepare.py` made them).
 
 Published numbers come with the papers' own accounting. δ = 1e-5; zero-out unless a table says otherwise.
 """
@@ -28,6 +29,7 @@ import tempfile
 import time
 from argparse import Namespace
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +39,8 @@ from torch import Tensor
 
 import sfumato
 from sfumato.data import Batch, Dataset
+from sfumato.evaluation.classifiers import ConvNet
+from sfumato.evaluation.frechet import frechet
 from sfumato.methods import LinearMaps, Mge, get_method
 from sfumato.methods.presets import find_preset
 from sfumato.privacy.units import size_of
@@ -443,7 +447,69 @@ def codecs(given: Namespace) -> None:
             keep([strip(made.take(rows).pixels()) for rows in chosen], "mge-quickdraw.png")
 
 
-STUDIES = {s.__name__: s for s in (tables, xray, units, llm, retraining, subsets, real, codecs)}
+# The tone curve
+
+STAND_INS = {"fashion-mnist": 10_000, "quickdraw-ten": 10_000, "font-digits": 5_740}
+# Short fits: what the curve changes is to be seen, not how good a method can be.
+SHORT: dict[str, dict[str, Any]] = {
+    "mge": {"codec": "dct:100"},
+    "merf": {"features": 4_000, "steps": 800},
+    "hp": {"steps": 400, "length_scale": 0.15, "batch": 100},
+    "sinkhorn": {"rate": 0.05, "steps": 400},
+    "gan": {"rate": 0.03, "steps": 150, "critic_steps": 1, "learning_rate": 2e-3},
+}
+
+
+def tone(given: Namespace) -> None:
+    """At the noise per record of 60,000 records and ε = 1; judged by records of the stand-in that no fit saw."""
+    from capacity import halves as stand_in
+    from capacity import some
+    from prepare import stand_in_epsilon
+
+    head("stand-in, method", "at the ends, %", "frechet.judge", "logreg, %", "cnn, %")
+    for name in given.data or STAND_INS:
+        train, test = stand_in(name, Path("runs/data"))
+        train, test = some(train, STAND_INS[name], seed=0), some(test, 5_000, seed=0)
+        epsilon = stand_in_epsilon(len(train), 1.0)
+        judge = ConvNet(0)  # as `frechet.judge` has it, trained once for all methods
+        labels = torch.from_numpy(train.labels).to(torch.int64)
+        judge.fit(
+            Batch(torch.from_numpy(train.images), None).pixels(), labels, 10, lambda share: None
+        )
+        seen = partial(hidden, judge.network_[0])
+        real = seen(test)
+        row(
+            f"{name}, *real records*", ends(test), f"{frechet(seen(train), real).value:.1f}", "", ""
+        )
+        for method in given.methods or SHORT:
+            fitted = get_method(method)(**SHORT[method], tone=True, seed=0).fit(
+                train, budget(epsilon)
+            )
+            curve = fitted.tone_
+            for fitted.tone_ in (None, curve):
+                made = fitted.sample(5_000, seed=0)
+                found = sfumato.evaluate(made, test, metrics=["accuracy.logreg", "accuracy.cnn"])
+                row(
+                    f"{name}, ε = {epsilon:.3g}, {method}{'' if fitted.tone_ is None else ', toned'}",
+                    ends(made),
+                    f"{frechet(seen(made), real).value:.1f}",
+                    *(f"{100 * metric.value:.1f}" for metric in found.metrics),
+                )
+
+
+def hidden(body: torch.nn.Module, data: Dataset) -> Tensor:
+    with torch.no_grad():
+        return torch.cat([body(batch.pixels()) for batch in data.batches(500)])
+
+
+def ends(data: Dataset) -> str:
+    """Pixels that are black or white."""
+    return f"{100 * np.isin(data.images, (0, 255)).mean():.0f}"
+
+
+STUDIES = {
+    s.__name__: s for s in (tables, xray, units, llm, retraining, subsets, real, codecs, tone)
+}
 
 
 def main() -> None:
@@ -452,6 +518,7 @@ def main() -> None:
     parser.add_argument("--data", type=lambda text: text.split(","))
     parser.add_argument("--epsilons", type=lambda text: [float(e) for e in text.split(",")])
     parser.add_argument("--seeds", type=int)
+    parser.add_argument("--methods", type=lambda text: text.split(","), help="tone: of these only")
     parser.add_argument("--preset", help="llm: settings of a preset, such as paper")
     parser.add_argument("--inception", type=int, default=0, help="subsets: images for FID")
     parser.add_argument("--codec-only", action="store_true", help="subsets: DRE looks with it")

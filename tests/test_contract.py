@@ -33,6 +33,7 @@ CASES = {
 CASES["mixture, codec"] = Case(
     sfumato.Mixture, {"refine": True, "candidates": 2, "codec": "dct:16"}
 )
+CASES["mge, toned"] = Case(sfumato.Mge, {"tone": True})
 CASES["mixture, refined"] = Case(sfumato.Mixture, {"refine": True, "candidates": 2})
 
 

@@ -11,8 +11,9 @@ import torch
 from pictures import halves
 from plans import plan_of
 from sfumato.data import Batch, Dataset, Schema
-from sfumato.methods import Mixture
-from sfumato.methods.tone import LABEL, LEVELS, ToneCurve, believed, gray_levels, tone_query
+from sfumato.methods import Merf, Method, Mge, Mixture, find_methods
+from sfumato.methods.presets import list_presets, preset_names
+from sfumato.methods.tone import LABEL, LEVELS, ToneCurve, Toned, believed, gray_levels, tone_query
 from sfumato.privacy import BoundedSum, Budget, enforced_bound
 from sfumato.privacy.gate import _map_of
 
@@ -105,10 +106,15 @@ def test_noise_alone_makes_no_curve_and_a_clear_signal_is_kept():
     assert float(believed(noisy, own, 0.01)[0]) == pytest.approx(0.5, abs=0.05)
 
 
+def inked(n: int = 3000, classes: int | None = None) -> Dataset:
+    """Black and white alone: two thirds are black."""
+    ink = np.random.default_rng(0).random((n, 1, 8, 8)) < np.linspace(0.05, 0.6, 64).reshape(8, 8)
+    labels = None if classes is None else np.arange(n) % classes
+    return Dataset.from_arrays((ink * 255).astype(np.uint8), labels, classes=classes)
+
+
 def test_a_mixture_of_two_toned_pictures_is_two_toned_with_the_curve_only():
-    rng = np.random.default_rng(0)
-    ink = rng.random((3000, 1, 8, 8)) < np.linspace(0.05, 0.6, 64).reshape(8, 8)
-    data = Dataset.from_arrays((ink * 255).astype(np.uint8))
+    data = inked()
     budget = Budget(epsilon=20.0, delta=1e-5)
     grays = {}
     for tone in (False, True):
@@ -135,3 +141,70 @@ def test_the_curve_is_one_query_of_a_small_share_and_tables_have_none(tmp_path):
     assert np.array_equal(fitted.sample(20, seed=0).images, again.sample(20, seed=0).images)
     del again.tone_  # as a run of 0.3 is read back
     assert len(again.sample(5, seed=0)) == 5
+
+
+# -- the part that other methods have ----------------------------------------------------------------------------------------
+
+USERS = {n: c for n, c in find_methods().items() if issubclass(c, Toned)}
+OTHERS = {
+    n: c for n, c in USERS.items() if n not in ("mixture", "diffusion")
+}  # which ask by themselves
+
+
+def test_methods_that_draw_pixels_have_the_curve_and_those_of_public_pictures_do_not():
+    drawing = "diffusion dpaf gan gan-ft gan-mi gs-wgan hp mepf merf mge mixture pearl sinkhorn"
+    assert set(USERS) == set(drawing.split())
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_the_histogram_is_the_last_query_and_has_half_a_per_cent_of_what_the_others_have(name):
+    cls, schema = OTHERS[name], inked(4, 2).schema
+    plain, toned = (plan_of(cls(**cls.TINY, tone=tone), schema, 3.0) for tone in (False, True))
+    assert [c.label for c in toned] == [*(c.label for c in plain), LABEL]
+    spent = [c.steps * (c.rate / c.noise_multiplier) ** 2 for c in toned]  # of μ²
+    assert spent[-1] / math.fsum(spent[:-1]) == pytest.approx(0.005)
+    assert math.fsum(spent) == pytest.approx(1 / 9)
+    for before, now in zip(plain, toned, strict=False):
+        ratio = (now.noise_multiplier / before.noise_multiplier) ** 2
+        assert ratio == pytest.approx(1.005)
+
+
+@pytest.mark.parametrize("name", ["gan-mi", "mepf", "merf", "mge", "sinkhorn"])
+def test_samples_have_the_records_black_and_a_run_keeps_its_curve(name, tmp_path):
+    cls, data = OTHERS[name], inked(600, 3)
+    budget = Budget(epsilon=50.0, delta=1e-5)
+    fitted = cls(**cls.TINY, tone=True).fit(data, budget, out=tmp_path / "run")
+    black = float((data.images == 0).mean())
+    assert float((fitted.sample(500, seed=0).images == 0).mean()) == pytest.approx(black, abs=0.05)
+    again = Method.load(tmp_path / "run")
+    assert np.array_equal(again.sample(20, seed=0).images, fitted.sample(20, seed=0).images)
+    del again.tone_  # as a run that was made before there was a curve
+    plain = again.sample(500, seed=0).images
+    assert float((plain == 0).mean()) < black - 0.2
+
+
+def test_where_the_number_of_records_is_private_the_histogram_tells_it():
+    data = inked(600, 3)
+    found = {}
+    for relation in ("zero-out", "add-remove"):
+        fitted = Mge(codec="dct:16", tone=True)
+        fitted.fit(data, epsilon=50.0, delta=1e-5, neighbours=relation)
+        found[relation] = float((fitted.sample(500, seed=0).images == 0).mean())
+    assert found["add-remove"] == pytest.approx(found["zero-out"], abs=0.05)
+
+
+def test_a_curve_is_learnt_again_when_a_release_is_used_again(tmp_path):
+    tiny = {**Merf.TINY, "tone": True}
+    first = Merf(**tiny).fit(inked(600, 3), epsilon=50.0, delta=1e-5, out=tmp_path / "run")
+    again = Merf(**{**tiny, "steps": 20}).refit(tmp_path / "run")
+    assert not torch.equal(first.tone_.source, again.tone_.source)
+    assert again.statement_ == first.statement_
+
+
+@pytest.mark.parametrize("name", [n for n, c in USERS.items() if preset_names(c)])
+def test_what_a_paper_has_is_without_a_curve(name):
+    cls = USERS[name]
+    for preset in preset_names(cls):
+        for entry in list_presets(cls, preset):
+            tone = entry.values.get("tone", {s.name: s.default for s in cls.settings()}["tone"])
+            assert tone is False or entry.values.get("base") == "none", (entry.data, preset)

@@ -29,6 +29,7 @@ from sfumato.methods.base import Workspace
 from sfumato.methods.counts import count, count_query
 from sfumato.methods.parts import Grained, Stepped
 from sfumato.methods.settings import setting
+from sfumato.methods.tone import Toned
 from sfumato.privacy import Budget, Gate, Query, gradient_query, records
 from sfumato.privacy.gradients import Inputs
 from sfumato.public.tabular import TableCodec
@@ -37,7 +38,7 @@ CRITIC = "critic gradients"
 BETAS = (0.5, 0.9)
 
 
-class Adversarial(Stepped):
+class Adversarial(Stepped, Toned):
     """Generator and critic; the critic is trained by DP-SGD."""
 
     steps: int = setting("Critic steps, each paid for.", default=2_000)
@@ -89,7 +90,8 @@ class Adversarial(Stepped):
     # -- written once --------------------------------------------------------------------------------------------
 
     def queries(self, schema: Schema, budget: Budget) -> list[Query]:
-        return [count_query(schema), gradient_query(CRITIC, self.critic(schema), **self.sampled)]
+        gradients = gradient_query(CRITIC, self.critic(schema), **self.sampled)
+        return self.with_tone(schema, [count_query(schema), gradients])
 
     def _fit(self, data: Gate, run: Workspace) -> None:
         counts = count(data)
@@ -119,6 +121,7 @@ class Adversarial(Stepped):
                 training.facts["generator loss"] = loss
                 move_average(ema, generator, self.decay)
         self.generator_ = ema.cpu().eval()
+        self.learn_tone(data)
 
     def labels(self, random: torch.Generator) -> Tensor:
         drawn = torch.multinomial(self.shares_, self.batch, replacement=True, generator=random)
@@ -184,7 +187,7 @@ class ImageAdversarial(Adversarial, Grained):
         return {"critic loss, generated": float(loss.detach())}
 
     def _sample(self, labels: Tensor, random: torch.Generator) -> Tensor:
-        return self.grained(self.generator_(labels, random), random)
+        return self.toned(self.grained(self.generator_(labels, random), random))
 
 
 def looks_generated(critic: Callable[..., Tensor], images: Tensor, labels: Tensor) -> Tensor:

@@ -31,7 +31,7 @@ from sfumato.methods.mixture import Mixture
 from sfumato.methods.posterior import Gray, Known, Prior, spaced
 from sfumato.methods.registry import MethodInfo
 from sfumato.methods.settings import setting
-from sfumato.methods.tone import ToneCurve, gray_levels
+from sfumato.methods.tone import ToneCurve, Toned, gray_levels
 from sfumato.privacy import Budget, Gate, Query
 from sfumato.privacy.query import gaussian_noise
 
@@ -40,7 +40,7 @@ _GRAY_LEVELS = 256
 _TONE_DRAWS = 1000
 
 
-class Diffusion(Denoised):
+class Diffusion(Denoised, Toned):
     """A mixture, and a denoiser beside it.
 
     **Guarantee**: the sums of `mixture` (its own guarantee), and `steps` Poisson-sampled sums of the network's gradients, each
@@ -150,9 +150,7 @@ class Diffusion(Denoised):
         self.tone_ = ToneCurve.to(shares.view(channels, -1), 0.0, made)
 
     def _sample(self, labels: Tensor, random: torch.Generator) -> Tensor:
-        made = super()._sample(labels, random)
-        tone: ToneCurve | None = getattr(self, "tone_", None)
-        return made if tone is None else tone(made.flatten(1)).view_as(made)
+        return self.toned(super()._sample(labels, random))
 
     # -- the mixture ---------------------------------------------------------------------------------------------
 

@@ -54,9 +54,8 @@ class Dpaf(Divided, ImageAdversarial):
     statement calls the rest a claim.
 
     Differs from the paper: every part of the first phase's classifier is trained with noise, or conv1 is random; aggregates are
-    by class, and the label enters behind them; conv2's gradients are taken at the noisy aggregate (the paper's, at the exact one,
-    make each record's gradient depend on all others), over a sample of their own; budgets are composed, not added; a moving
-    average of the generator.
+    by class, and the label enters behind them; conv2's gradients are taken at the noisy aggregate (at the exact one, as in the
+    paper, each depends on all records), over a sample of their own; budgets are composed, not added; a moving average of G.
     """
 
     info = MethodInfo(
@@ -139,12 +138,8 @@ class Dpaf(Divided, ImageAdversarial):
             rate=self.rate,
             steps=self.steps,
         )
-        return [
-            count_query(schema),
-            *first,
-            *filters,
-            aggregates,
-        ]  # counts: beside 1 for all others
+        # Counts have a share beside 1 for all others.
+        return self.with_tone(schema, [count_query(schema), *first, *filters, aggregates])
 
     def phase(self, schema: Schema) -> str:
         """How conv1 comes about with these data."""
@@ -192,3 +187,4 @@ class Dpaf(Divided, ImageAdversarial):
             if (step.index + 1) % self.asymmetry == 0:
                 second.filter_step(real, images)
         self.generator_ = second.ema.cpu().eval()
+        self.learn_tone(data)

@@ -121,7 +121,7 @@ class GanMi(Decoded, Adversarial):
         return loss
 
     def _sample(self, labels: Tensor, random: torch.Generator) -> Tensor:
-        return self.decode(self.generator_(labels, random) * self._unit, random)
+        return self.toned(self.decode(self.generator_(labels, random) * self._unit, random))
 
     @property
     def _unit(self) -> float:

@@ -131,17 +131,10 @@ class Hp(Matched):
 
     def queries(self, schema: Schema, budget: Budget) -> list[Query]:
         kernel, products = self._kernels(schema)
-        share = self._value("product_share", schema)
+        share, count = self._value("product_share", schema), _COUNT[schema.kind]
         # With no products the shares do not matter: there is one query.
-        return [
-            embedding_query(
-                _SUM,
-                schema,
-                kernel.dim,
-                kernel.bound,
-                _COUNT[schema.kind],
-                share=1 - share,
-            ),
+        asked = [
+            embedding_query(_SUM, schema, kernel.dim, kernel.bound, count, share=1 - share),
             *(
                 Query(
                     label=_round(r),
@@ -153,6 +146,7 @@ class Hp(Matched):
                 for r, phi in enumerate(products)
             ),
         ]
+        return self.with_tone(schema, asked)
 
     def _fit(self, data: Gate, run: Workspace) -> None:
         self._kernel, products = self._kernels(data.schema)
@@ -162,6 +156,7 @@ class Hp(Matched):
             self._products.append((phi, self._embedding.beside(data.sum(_round(r), phi))))
         self.shares_ = self._embedding.shares
         self.match(data.schema, run)
+        self.learn_tone(data)
 
     def distance(self, network: nn.Module) -> HermiteDistance:
         released = (self._kernel, self._embedding, self._products)

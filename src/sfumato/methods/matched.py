@@ -34,13 +34,14 @@ from sfumato.methods.distances import (
 )
 from sfumato.methods.parts import Grained, Trained
 from sfumato.methods.settings import LARGEST_SEED, setting
+from sfumato.methods.tone import Toned
 from sfumato.privacy import FeatureMap, Gate, Query
 from sfumato.public.tabular import PixelCodec, TableCodec, plain_codec
 
 _POINTS = 1_000  # of each class, where points take the network's place
 
 
-class MatchedImages(Trained, Grained):
+class MatchedImages(Trained, Grained, Toned):
     """A method of images whose generator is trained on released embeddings alone.
 
     After a fit, `loss_` is the final distance: comparable between generators trained from one and the same release.
@@ -160,7 +161,7 @@ class MatchedImages(Trained, Grained):
         return distance
 
     def _sample(self, labels: Tensor, random: torch.Generator) -> Tensor:
-        return self.grained(self.made(labels, random), random)
+        return self.toned(self.grained(self.made(labels, random), random))
 
     def made(self, labels: Tensor, random: torch.Generator) -> Tensor:
         """What the generator makes of these labels, before grain."""

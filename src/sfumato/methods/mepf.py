@@ -118,7 +118,7 @@ class Mepf(Stopped, CheckedImages):
             phi, classes = self.stop_features(schema), self.stop_classes(schema)
             how = {"share": _STOP_SHARE, "non_negative": phi.non_negative, "classes": classes}
             releases.append(embedding_query(_STOPPING, schema, phi.dim, phi.bound, _COUNT, **how))
-        return [*first, *releases]
+        return self.with_tone(schema, [*first, *releases])
 
     def _fit(self, data: Gate, run: Workspace) -> None:
         schema, device = data.schema, self.place
@@ -136,6 +136,7 @@ class Mepf(Stopped, CheckedImages):
         self.generator_.to("cpu").eval()
         self._plain = self.features(encoder.to("cpu"))
         del self._target, self._stopping
+        self.learn_tone(data)
 
     def distance(self, network: nn.Module) -> PerceptualDistance:
         return PerceptualDistance(

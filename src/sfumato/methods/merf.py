@@ -89,13 +89,15 @@ class Merf(Matched):
         dim = (self._features(schema) if codec.numbers else 0) + codec.places
         divisor = codec.places if self.category_weight == "length" else len(codec.blocks)
         bound = math.sqrt((codec.numbers > 0) + len(codec.blocks) / max(1, divisor))
-        return [embedding_query(_LABEL, schema, dim, bound, _COUNT[schema.kind])]
+        asked = embedding_query(_LABEL, schema, dim, bound, _COUNT[schema.kind])
+        return self.with_tone(schema, [asked])
 
     def _fit(self, data: Gate, run: Workspace) -> None:
         self._phi = self._feature_map(data.schema)
         self._embedding = self.embedded(data, _LABEL, self._phi, _COUNT[data.schema.kind])
         self.shares_ = self._embedding.shares
         self.match(data.schema, run)
+        self.learn_tone(data)
 
     def distance(self, network: nn.Module) -> FourierDistance:
         return FourierDistance(network, self._phi, self._embedding, self._batch, self.block)

@@ -24,6 +24,7 @@ from sfumato.methods.decoded import Decoded
 from sfumato.methods.moments import Moments, symmetric
 from sfumato.methods.registry import MethodInfo
 from sfumato.methods.settings import setting
+from sfumato.methods.tone import Toned
 from sfumato.privacy import Budget, Gate, Query, Release
 from sfumato.public.codec import Facts, ImageCodec
 
@@ -38,7 +39,7 @@ _OUTER_FEATURE, _OUTER_COUNT = 0.80, 0.20
 _SQUARE_SPREAD = 3.0
 
 
-class Mge(Decoded):
+class Mge(Decoded, Toned):
     """DP-MGE for labelled and unlabelled images.
 
     **Guarantee**: one release, filed by class, of vectors of length ≤ 1 (`DiagonalMoments`, `OuterMoments`), its Gaussian noise
@@ -83,7 +84,9 @@ class Mge(Decoded):
     )
 
     def queries(self, schema: Schema, budget: Budget) -> list[Query]:
-        return [self._rows.query(self.codec_facts(schema), schema.n_classes)]
+        return self.with_tone(
+            schema, [self._rows.query(self.codec_facts(schema), schema.n_classes)]
+        )
 
     @property
     def _rows(self) -> type[DiagonalMoments | OuterMoments]:
@@ -97,12 +100,13 @@ class Mge(Decoded):
         self.mean_ = moments.means().to(torch.float32)
         rank = self.rank if self.covariance == "low-rank" else None
         self.root_ = moments.roots(codec.unit, rank).to(torch.float32)
+        self.learn_tone(data)
 
     def _sample(self, labels: Tensor, random: torch.Generator) -> Tensor:
         mean, root = self.mean_[labels], self.root_[labels]
         normal = self.spread * torch.randn(mean.shape, generator=random)  # (n, dim)
         step = root * normal if root.ndim == 2 else torch.einsum("nij,nj->ni", root, normal)
-        return self.decode((mean + step) * self.codec_.bound, random)
+        return self.toned(self.decode((mean + step) * self.codec_.bound, random))
 
     def _earlier(self, state: dict[str, Tensor]) -> dict[str, Any]:
         return {**super()._earlier(state), "mean_": state["mean"], "root_": state["root"]}

@@ -45,7 +45,7 @@ from sfumato.methods.refinement import Refinement, refinable, refinement_query
 from sfumato.methods.registry import MethodInfo
 from sfumato.methods.saved import part
 from sfumato.methods.settings import setting
-from sfumato.methods.tone import ToneCurve, tone_query
+from sfumato.methods.tone import ToneCurve, Toned, tone_query
 from sfumato.privacy import Budget, Gate, Query
 from sfumato.privacy.query import gaussian_noise
 from sfumato.public.linear import Axes
@@ -54,7 +54,7 @@ _REFINEMENT = 1 / 3  # its share of the squared noise budget, against the sum of
 _RANGE_DRAWS = 4000
 
 
-class Mixture(Turned):
+class Mixture(Turned, Toned):
     """Gaussian mixtures by class in a privately learnt basis.
 
     **Guarantee**: ten sums over all records (an eleventh with `cluster_directions`, and 60 gradients with `refine`), each of
@@ -120,7 +120,7 @@ class Mixture(Turned):
             asked += [replace(around, label=round_label(number)) for number in range(size.rounds)]
         if size.own:
             asked.append(square_query(OWN_MOMENTS, size.own, shares.own, segments=clusters))
-        if shares.tone and self._tones(schema):
+        if shares.tone and self.tones(schema):
             asked.append(tone_query(schema, shares.tone))
         if self._refines(schema):
             share = _REFINEMENT * math.fsum(query.share for query in asked)
@@ -136,8 +136,8 @@ class Mixture(Turned):
     def _refines(self, schema: Schema) -> bool:
         return self.refine and refinable(schema)
 
-    def _tones(self, schema: Schema) -> bool:
-        return self.tone and schema.kind == "images" and self.codec is None
+    def tones(self, schema: Schema) -> bool:
+        return super().tones(schema) and self.codec is None
 
     def _fit(self, data: Gate, run: Workspace) -> None:
         codec = self.turned_codec(data.schema, run)
@@ -154,7 +154,7 @@ class Mixture(Turned):
         self._size = classes.size  # for who builds on it
         self.tone_: ToneCurve | None = None
         self.range_, draws = self._range_fit()
-        if size.shares.tone and self._tones(data.schema):
+        if size.shares.tone and self.tones(data.schema):
             self.tone_ = ToneCurve.learnt(data, classes.size, self.range_(draws))
         self.refinement_: Refinement | None = None
         if self._refines(data.schema):
@@ -177,8 +177,7 @@ class Mixture(Turned):
     def _records(self, labels: Tensor, random: torch.Generator) -> Tensor:
         codec = self.turned
         raw = self.range_(codec.raw(self.mixture_.draw(labels, random)))
-        tone: ToneCurve | None = getattr(self, "tone_", None)  # runs before 0.4 have none
-        records = codec.finish(raw if tone is None else tone(raw), random)
+        records = codec.finish(self.toned(raw), random)
         return as_bytes(records) if self.schema_.kind == "images" else records
 
     def _sample(self, labels: Tensor, random: torch.Generator) -> Tensor:

@@ -25,6 +25,7 @@ from sfumato.methods.base import Workspace
 from sfumato.methods.counts import count, count_query
 from sfumato.methods.parts import Grained, Stepped
 from sfumato.methods.settings import setting
+from sfumato.methods.tone import Toned
 from sfumato.privacy import Gate, Query
 from sfumato.privacy.gate import Paid
 from sfumato.privacy.query import Over
@@ -37,7 +38,7 @@ _BETAS = (0.9, 0.99)
 ImageGradient = Callable[[Paid, Tensor, Tensor], Tensor]
 
 
-class Taught(Stepped, Grained):
+class Taught(Stepped, Grained, Toned):
     """A conditional generator of images that learns from noisy gradients of what it made."""
 
     rate: float = setting(default=0.016)
@@ -66,7 +67,7 @@ class Taught(Stepped, Grained):
         """Counts, then the paid steps: sums over parts of the records, each clipped as one vector."""
         numbers = self.batch * self.seen(torch.zeros(1, *schema.shape)).numel()
         steps = Query(label=LABEL, shape=(numbers,), over=over, parts=parts, **self.sampled)
-        return [count_query(schema), steps]
+        return self.with_tone(schema, [count_query(schema), steps])
 
     def build(self, schema: Schema) -> None:
         facts = schema.shape, schema.n_classes, self.latent, self.hidden
@@ -91,6 +92,7 @@ class Taught(Stepped, Grained):
             adam.step()
             move_average(ema, generator, DECAY)
         self.generator_ = ema.cpu().eval()
+        self.learn_tone(data)
 
     def _sample(self, labels: Tensor, random: torch.Generator) -> Tensor:
-        return self.grained(self.generator_(labels, random), random)
+        return self.toned(self.grained(self.generator_(labels, random), random))

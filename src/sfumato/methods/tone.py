@@ -10,8 +10,14 @@ no white at all. The shares of gray levels are a mean of bounded vectors and cos
 One curve for all classes: a class's own would carry the noise in its histogram as a mark that tells the class. The first and
 the last level are the ends of the range alone, since pictures of ink, cloth or bone have many pixels that are exactly black.
 
-Private: the records, in step 1 only. Any method whose draws are numbers of pixels can use it: `tone_query` among its queries,
-`ToneCurve.learnt` in its fit, the curve on its draws before they are clipped.
+Private: the records, in step 1 only. Any method that draws pixels of its own can use it, as a part:
+
+    class Merf(Toned):
+        queries:  return self.with_tone(schema, […])       the histogram's query behind the others
+        _fit:     self.learn_tone(data)                    at the end: of its own draws; learnt as `tone_`
+        _sample:  return self.toned(pixels)                as they are without a curve
+
+Methods whose samples are public pictures (`dre`, `evolve`) have no use for it: those have tones of their own.
 """
 
 from __future__ import annotations
@@ -24,7 +30,10 @@ from torch import Tensor
 
 from sfumato.data import Batch, Schema
 from sfumato.files import Record
+from sfumato.methods.base import Method
+from sfumato.methods.counts import apportion
 from sfumato.methods.moments import smoothed
+from sfumato.methods.settings import setting
 from sfumato.privacy import Gate, Query
 
 LABEL = "tone"
@@ -34,6 +43,8 @@ _EDGES = torch.linspace(0.5 / 255, 254.5 / 255, LEVELS - 1)
 _AT_THE_ENDS = 0.2  # of pixels; drawings, digits and clothes have half of theirs there and more, X-rays a twentieth
 _DOUBT = 3.0  # a level's departure counts for nothing up to √3 deviations of its noise
 _MOST_VALUES = 2_000_000  # of draws, that quantiles are taken of
+_SHARE = 0.005  # of the squared noise budget, against 1 for all else: a histogram is known to a hundredth of what a sum is
+_DRAWS = 1000  # that a curve is learnt of
 
 
 def tone_query(schema: Schema, share: float) -> Query:
@@ -68,15 +79,17 @@ class ToneCurve(Record):
     target: Tensor  # (LEVELS − 1,) rising: the edges
 
     @classmethod
-    def learnt(cls, data: Gate, size: float, draws: Tensor) -> ToneCurve | None:
-        """Ask for the histogram; `draws` (n, channels · places) are pixels before clipping, `size` the number of records.
+    def learnt(cls, data: Gate, size: float | None, draws: Tensor) -> ToneCurve | None:
+        """Ask for the histogram; `draws` (n, channels · places) are pixels before clipping, `size` the number of records, None
+        where the histogram's own sum has to tell it.
 
         None where hardly a pixel lies at the ends of the range: what is drawn of such pictures (X-rays, photographs) has about
         the right tones already, and a curve through all of them does more harm than good.
         """
         release = data.sum(LABEL, gray_levels)
         channels = data.schema.shape[0]
-        unit = math.sqrt(channels) / max(1.0, size)
+        known = float(release.value.sum()) / math.sqrt(channels) if size is None else size
+        unit = math.sqrt(channels) / max(1.0, known)
         seen = release.value.view(channels, LEVELS) * unit
         if float(seen[:, 0].mean() + seen[:, -1].mean()) < _AT_THE_ENDS:
             return None
@@ -101,13 +114,50 @@ class ToneCurve(Record):
         return cls(source.cummax(1).values.contiguous(), _EDGES.clone())
 
     def __call__(self, draws: Tensor) -> Tensor:
-        """(n, channels · places) → the same in [0, 1]"""
+        """(n, channels · places), or (n, channels, height, width) → the same in [0, 1]"""
         channels = len(self.source)
-        values = draws.view(len(draws), channels, -1)
+        values = draws.reshape(len(draws), channels, -1)
         toned = torch.empty_like(values)
         for channel, source in enumerate(self.source):
             toned[:, channel] = _interpolated(values[:, channel].contiguous(), source, self.target)
-        return toned.view_as(draws)
+        return toned.reshape(draws.shape)
+
+
+class Toned(Method):
+    """A method whose drawn pixels may be mapped to a released histogram."""
+
+    tone: bool = setting(
+        "Whether drawn pixels are mapped to a released histogram of gray levels, where a fifth of the pixels are black or white; "
+        "not for tables.",
+        default=False,
+    )
+
+    def tones(self, schema: Schema) -> bool:
+        """Whether these settings ask for the histogram."""
+        return self.tone and schema.kind == "images"
+
+    def with_tone(self, schema: Schema, asked: list[Query]) -> list[Query]:
+        """These queries and, if it is asked for, the histogram's: half a per cent of what they have together."""
+        if not self.tones(schema):
+            return asked
+        share = _SHARE * math.fsum(query.share for query in asked if query.noise is None)
+        return [*asked, tone_query(schema, share)]
+
+    def learn_tone(self, data: Gate) -> None:
+        """`tone_`, of what `_sample` draws without it: when all else is learnt."""
+        self.tone_: ToneCurve | None = None
+        if not self.tones(data.schema):
+            return
+        random = torch.Generator().manual_seed(self.seed)
+        labels = apportion(self.shares_, _DRAWS, random)
+        with torch.no_grad():
+            draws = [self._sample(some, random) for some in labels.split(self.AT_ONCE)]
+        self.tone_ = ToneCurve.learnt(data, data.public_size, torch.cat(draws).flatten(1))
+
+    def toned(self, pixels: Tensor) -> Tensor:
+        """With the curve, if there is one; runs of earlier versions have none."""
+        tone: ToneCurve | None = getattr(self, "tone_", None)
+        return pixels if tone is None else tone(pixels)
 
 
 def believed(seen: Tensor, own: Tensor, noise_std: float) -> Tensor:
