@@ -62,13 +62,13 @@ class Transport(OnMixture):
         "Share of the squared noise budget that the mixture has; none for auto: three quarters.",
         default=None,
     )
-    steps: int = setting("Training steps of the network.", default=300, low=1, free=True)
+    steps: int = setting("Training steps of the network.", default=1_000, low=1, free=True)
     batch: int = setting(
         "Draws of all classes in each half of a step.", default=120, low=1, free=True
     )
     width: int = setting(
         "Channels of the network at half size; twice as many at a quarter.",
-        default=16,
+        default=24,
         low=1,
         free=True,
     )
