@@ -24,6 +24,7 @@ if TYPE_CHECKING:  # what is found, for type checkers; a test compares
     from sfumato.methods.pearl import Pearl as Pearl
     from sfumato.methods.privbayes import Privbayes as Privbayes
     from sfumato.methods.sinkhorn import Sinkhorn as Sinkhorn
+    from sfumato.methods.transport import Transport as Transport
 
 __all__ = [
     "Method",

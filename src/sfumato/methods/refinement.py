@@ -15,10 +15,8 @@ records is one matrix product. Private: the records, in step 2 only.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -29,11 +27,11 @@ from sfumato.methods.base import Workspace
 from sfumato.privacy import Gate, Query, balanced
 from sfumato.public.products import row_product
 from sfumato.public.scattering import Scattering
+from sfumato.public.texture import scattering_of, textured
 
 STEPS = 60
 WIDTH = 400  # whitened features
 LABEL = "refinement"
-_SCALES = 2
 _MOST_FEATURES = 5000
 _DRAWS = 5  # for each feature, to whiten by and to tell records from
 _CONSTANT = 0.3  # beside features of length about 1
@@ -47,7 +45,7 @@ Draw = Callable[[Tensor, torch.Generator], Tensor]  # labels → records
 
 def refinable(schema: Schema) -> bool:
     """Scattering wants images of a few pixels a side."""
-    return schema.kind == "images" and min(schema.shape[1:]) >= 2**_SCALES
+    return schema.kind == "images" and textured(schema.shape)
 
 
 def refinement_query(schema: Schema, share: float) -> Query:
@@ -79,7 +77,7 @@ class WhitenedFeatures(Record):
             around = features - features.mean(0)
             square.addmm_(around.T, around)
         rows = torch.cat(parts)
-        values, vectors = _leading(square / len(rows), min(WIDTH, scattering.dim), random)
+        values, vectors = leading(square / len(rows), min(WIDTH, scattering.dim), random)
         # Directions in which draws hardly vary (a constant picture) must not be blown up.
         values = values.clamp(min=max(1e-8, 1e-5 * float(values[0])))
         whitened = cls(rows.mean(0), (vectors / (values * len(values)).sqrt()).contiguous())
@@ -199,22 +197,10 @@ def _errors(logits: Tensor, codes: Tensor) -> Tensor:
 
 def _scattering(schema: Schema) -> Scattering:
     channels, height, width = schema.shape
-    return _scattering_of(channels, height, width)
+    return scattering_of((channels, height, width), _MOST_FEATURES)
 
 
-@lru_cache(maxsize=4)
-def _scattering_of(channels: int, height: int, width: int) -> Scattering:
-    """Maps of at most 8 × 8 places, and as many angles as memory is good for."""
-    scales = max(_SCALES, math.ceil(math.log2(max(height, width) / 8)))
-    scales = min(scales, int(math.log2(min(height, width))))
-    for angles in (8, 6, 4, 3, 2):
-        scattering = Scattering((channels, height, width), scales=scales, angles=angles)
-        if scattering.dim <= _MOST_FEATURES:
-            break
-    return scattering
-
-
-def _leading(matrix: Tensor, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+def leading(matrix: Tensor, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
     """About the `count` largest eigenvalues and their vectors, by subspace iteration: a twentieth of the time of them all."""
     size = len(matrix)
     tried = min(size, count + 40)

@@ -1,0 +1,149 @@
+"""Textures of private pictures beside those of draws: what is asked, and how it is read.
+
+Features are put in units of the draws' own spread around the draws' own mean, so that a record's have length about √dim and what
+is left of their class means is how records differ from draws. That is public: draws cost nothing. Two sums are asked for:
+
+    class textures            features ÷ radius, by class
+    texture second moment     their leading coordinates, around the draws' class means: a ⊗ a of coordinates ÷ reach
+
+Both are clipped to length 1. What departs from the draws' own by no more than noise is not believed (Wiener).
+Private: the records, inside `data.sum` only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from sfumato.data import Batch, Schema
+from sfumato.methods.moments import (
+    positive,
+    scaled,
+    shrunk_moments,
+    square_query,
+    symmetric,
+    wiener,
+)
+from sfumato.methods.refinement import leading
+from sfumato.privacy import Gate, Query
+from sfumato.public.products import row_product
+from sfumato.public.texture import Texture
+
+MEANS, MOMENT = "class textures", "texture second moment"
+_WIDTH = 100  # coordinates with a second moment
+_SPLIT = 0.8  # of the share, for the class means
+_DRAWS = 6000
+_ROOM = 1.3  # lengths beyond this, against the draws' typical one, are clipped
+_WINDOW = 9  # neighbouring features that tell together how strong their signal is
+
+Draw = Callable[[Tensor, torch.Generator], Tensor]  # labels → pictures as bytes
+
+
+def texture_queries(schema: Schema, share: float) -> list[Query]:
+    dim, classes = Texture(schema.shape).dim, max(1, schema.n_classes)
+    return [
+        Query(label=MEANS, shape=(dim,), segments=classes, share=_SPLIT * share),
+        square_query(MOMENT, min(_WIDTH, dim), (1 - _SPLIT) * share),
+    ]
+
+
+@dataclass(frozen=True, eq=False)
+class Textures:
+    """Features as draws have them, in units of the draws' spread: what records are compared with, and the units to do it in."""
+
+    texture: Texture
+    centre: Tensor  # (dim,)
+    scale: Tensor  # (dim,)
+    means: Tensor  # (classes, dim)
+    axes: Tensor  # (dim, width): from features to coordinates, halfway to equal variances
+    moment: Tensor  # (width, width), of coordinates around the means of their class
+    radius: float  # of features
+    reach: float  # of coordinates
+
+    @classmethod
+    def of(cls, schema: Schema, shares: Tensor, draw: Draw, random: torch.Generator) -> Textures:
+        """Of draws, as many of each class that is present."""
+        texture = Texture(schema.shape)
+        present = (shares > 0).nonzero().squeeze(1)
+        each = max(2, _DRAWS // len(present))
+        labels = present.repeat_interleave(each)
+        with torch.no_grad():
+            rows = torch.cat(
+                [texture(Batch(draw(some, random), None).pixels()) for some in labels.split(1000)]
+            )
+        centre, spread = rows.mean(0), rows.std(0)
+        # Features that hardly vary among draws must not be blown up.
+        scale = (spread.square() + (0.1 * spread.mean()).square()).sqrt().clamp(min=1e-6)
+        rows = (rows - centre) / scale
+        means = torch.zeros(len(shares), texture.dim)
+        means[present] = rows.view(len(present), each, -1).mean(1)
+        within = rows - means[labels]
+        width = min(_WIDTH, texture.dim)
+        values, vectors = leading(within.T @ within / len(rows), width, random)
+        axes = (vectors / values.clamp(min=1e-6 * float(values[0]) + 1e-12) ** 0.25).contiguous()
+        coordinates = row_product(within, axes)
+        weights = (shares[labels] / shares[labels].sum())[:, None]
+        return cls(
+            texture=texture,
+            centre=centre,
+            scale=scale,
+            means=means,
+            axes=axes,
+            # Directions in which draws do not vary at all (a constant picture) are as good as any other.
+            moment=(coordinates * weights).T @ coordinates + 1e-6 * torch.eye(width),
+            radius=_ROOM * float(rows.norm(dim=1).mean()),
+            reach=_ROOM * float(coordinates.norm(dim=1).mean()),
+        )
+
+    def features(self, pixels: Tensor) -> Tensor:
+        """(n, dim), row by row."""
+        made: Tensor = self.texture(pixels)
+        return (made - self.centre) / self.scale
+
+    def coordinates(self, features: Tensor, labels: Tensor) -> Tensor:
+        """(n, width), row by row; of a label that is no class, around the first one's mean."""
+        return row_product(features - self.means[labels.clamp(min=0)], self.axes)
+
+    def asked(self, data: Gate, shares: Tensor, size: float) -> Target:
+        """Both sums; `size` is the public or released number of records."""
+        given = (self.centre, self.scale)
+
+        def of_class(batch: Batch) -> tuple[Tensor, Tensor | None]:
+            return self.features(batch.pixels()), batch.labels
+
+        def around(batch: Batch) -> tuple[Tensor, Tensor | None]:
+            labels = batch.labels
+            known = torch.zeros(len(batch), dtype=torch.int64) if labels is None else labels
+            segment = None if labels is None else labels.clamp(max=0)
+            return self.coordinates(self.features(batch.pixels()), known), segment
+
+        release = data.sum(MEANS, scaled(of_class, self.radius), given=(*given, self.radius))
+        present = shares > 0
+        counts = (shares[present] * size).clamp(min=1.0).double()
+        seen = release.value.view(len(shares), -1)[present] * self.radius / counts[:, None]
+        away = seen - self.means[present]
+        means = self.means.clone()
+        doubts = release.noise_std * self.radius / counts
+        means[present] += wiener(away, doubts, _WINDOW).float()
+        parts = (*given, self.means, self.axes, self.reach)
+        release = data.sum(MOMENT, scaled(around, self.reach), given=parts)
+        unit, width = self.reach**2 / max(1.0, size), len(self.moment)
+        moment = shrunk_moments(
+            symmetric(release.value.view(1, width, width)) * unit,
+            self.moment.double(),
+            torch.tensor([release.noise_std * unit], dtype=torch.float64),
+        )
+        # No variance below a fiftieth of what draws have: noise may leave less than nothing.
+        drawn = self.moment.diagonal().double()
+        return Target(means, positive(moment[0], drawn, 0.02).float())
+
+
+@dataclass(frozen=True, eq=False)
+class Target:
+    """The records' own, as far as they could be told from noise."""
+
+    means: Tensor  # (classes, dim)
+    moment: Tensor  # (width, width)

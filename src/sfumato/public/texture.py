@@ -1,0 +1,68 @@
+"""Texture: what a picture looks like at short range, by place: scattering features and local tones. No training, no public data.
+
+    scattering   |x ∗ ψ|, averaged over cells: where there are edges, and of which direction (`public.scattering`)
+    tones        in each cell, the shares of its pixels by gray level: membership falls linearly from a level to its neighbours
+
+Both are means over a cell, so that they say what is there and not where exactly; both have derivatives, so that pictures can be
+moved until their features are the wanted ones. Everything here is public: the filters are constants.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from sfumato.public.scattering import Scattering
+
+_LEVELS = 8
+_CELLS = 8  # a side, at most
+_SCALES = 2
+
+
+def textured(shape: tuple[int, ...]) -> bool:
+    """Whether pictures are large enough to have any."""
+    return min(shape[1:]) >= 2**_SCALES
+
+
+@lru_cache(maxsize=8)
+def scattering_of(shape: tuple[int, int, int], most: int) -> Scattering:
+    """Maps of at most 8 × 8 places, and as many angles as `most` features allow."""
+    _, height, width = shape
+    scales = max(_SCALES, math.ceil(math.log2(max(height, width) / _CELLS)))
+    scales = min(scales, int(math.log2(min(height, width))))
+    for angles in (8, 6, 4, 3, 2):
+        scattering = Scattering(shape, scales=scales, angles=angles)
+        if scattering.dim <= most:
+            break
+    return scattering
+
+
+class Texture(nn.Module):
+    """`Texture(shape)(pixels)`: (n, channels, height, width) in [0, 1] → (n, dim); row i is a function of picture i alone."""
+
+    levels: Tensor
+
+    def __init__(self, shape: tuple[int, ...], most: int = 3000) -> None:
+        super().__init__()
+        channels, height, width = shape
+        self.scattering = scattering_of((channels, height, width), most)
+        self.cell = 2**self.scattering.scales
+        grid = (math.ceil(height / self.cell), math.ceil(width / self.cell))
+        self.tones = channels * _LEVELS * grid[0] * grid[1]
+        self.dim = self.scattering.dim + self.tones
+        self.register_buffer("levels", torch.linspace(0, 1, _LEVELS), persistent=False)
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        return torch.cat([self.scattering(pixels), self._tones(pixels)], dim=1)
+
+    def _tones(self, pixels: Tensor) -> Tensor:
+        """Shares by channel, level and cell; cells at the lower and right edge may be smaller."""
+        apart = (
+            pixels[:, :, None] - self.levels[:, None, None]
+        ).abs()  # (n, channels, levels, h, w)
+        member = (1 - apart * (_LEVELS - 1)).clamp(min=0).flatten(1, 2)
+        return functional.avg_pool2d(member, self.cell, ceil_mode=True).flatten(1)

@@ -1,0 +1,161 @@
+"""Transport: textures and what is asked of them, by a second route; draws that are moved until they have them."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+import sfumato
+from sfumato.data import Batch, Dataset, Schema
+from sfumato.errors import BadInput
+from sfumato.methods import Method, Transport
+from sfumato.methods.textures import MEANS, MOMENT, Textures, texture_queries
+from sfumato.privacy import BoundedSum, Budget, enforced_bound
+from sfumato.privacy.gate import _map_of
+from sfumato.public.texture import Texture
+
+GRAY = Schema(kind="images", shape=(1, 8, 8), classes=("a", "b"))
+PLENTY = Budget(epsilon=300.0, delta=1e-5)
+
+
+def edged(n: int, seed: int = 0) -> Dataset:
+    """Bars at random places, upright in one class and level in the other: no Gaussian has their edges."""
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(0, 2, n)
+    images = np.zeros((n, 8, 8), np.uint8)
+    for image, label, place in zip(images, labels, rng.integers(0, 6, n), strict=True):
+        bar = image.T if label else image
+        bar[place : place + 2] = 255
+    return Dataset.from_arrays(images, labels, classes=2)
+
+
+@pytest.fixture(scope="module")
+def fitted() -> Transport:
+    """Without tones, so that draws are clouds."""
+    return Transport(steps=60, width=8, batch=32, stay=0.0, tone=False).fit(edged(600), PLENTY)
+
+
+@pytest.mark.parametrize("shape", [(1, 8, 8), (3, 9, 13), (1, 28, 28)])
+def test_tones_of_a_cell_are_shares_and_rows_are_by_themselves(shape):
+    random = torch.Generator().manual_seed(0)
+    pixels = torch.rand(5, *shape, generator=random)
+    texture = Texture(shape)
+    rows = texture(pixels)
+    assert rows.shape == (5, texture.dim)
+    tones = rows[:, -texture.tones :].view(5, shape[0], 8, -1)
+    assert torch.allclose(tones.sum(2), torch.ones(5, shape[0], tones.shape[-1]), atol=1e-5)
+    # The mean gray of a cell is the mean of its levels: linear membership keeps it.
+    cell = texture.cell
+    first = pixels[:, :, :cell, :cell].mean((2, 3))
+    told = (tones[..., 0] * torch.linspace(0, 1, 8)).sum(2)
+    assert torch.allclose(told, first, atol=1e-5)
+    assert torch.equal(texture(pixels[2:3])[0], rows[2])
+
+
+def test_the_sums_ask_what_they_say_and_no_row_is_longer_than_the_bound():
+    draws = edged(400).images
+    random = torch.Generator().manual_seed(0)
+
+    def draw(labels: torch.Tensor, random: torch.Generator) -> torch.Tensor:
+        picked = torch.randint(len(draws), (len(labels),), generator=random)
+        return torch.from_numpy(draws)[picked]
+
+    textures = Textures.of(GRAY, torch.tensor([0.5, 0.5]), draw, random)
+    means, moment = texture_queries(GRAY, 1.0)
+    assert (means.label, moment.label) == (MEANS, MOMENT)
+    assert means.shape == (textures.texture.dim,) and means.segments == 2
+    hostile = torch.zeros(4, 1, 8, 8)
+    hostile[1] = 1.0
+    hostile[2, :, ::2] = 1.0
+    hostile[3] = math.nan
+    labels = torch.tensor([0, 1, 1, 0])
+    # As `asked` forms them, at a tenth of the radius: every row is too long and must be clipped.
+    phi = _map_of(
+        means, lambda b: (textures.features(b.pixels()) / (0.1 * textures.radius), b.labels)
+    )
+    for row in range(4):
+        one = Batch(hostile[row : row + 1], labels[row : row + 1])
+        total = BoundedSum(phi)(one).double() * BoundedSum(phi).grid
+        wanted = 0.0 if row == 3 else 1.0
+        assert float(total.norm()) == pytest.approx(wanted, abs=2e-2)
+        assert float(total.norm()) <= enforced_bound(phi)
+
+
+def test_without_noise_to_speak_of_the_records_own_textures_are_read():
+    """By a second route: class means and second moments of features computed here."""
+    data = edged(600)
+    found: dict[str, object] = {}
+
+    class Watched(Transport):
+        def _distance(self, textures, target, random):  # type: ignore[no-untyped-def]
+            found.update(textures=textures, target=target)
+            return super()._distance(textures, target, random)
+
+    Watched.info = Transport.info
+    Watched(steps=1, width=4, batch=8).fit(data, PLENTY)
+    textures, target = found["textures"], found["target"]
+    pixels, labels = torch.from_numpy(data.images) / 255, torch.from_numpy(data.labels)
+    features = textures.features(pixels)
+    lengths = features.norm(dim=1) / textures.radius
+    own = features / lengths.clamp(min=1)[:, None]  # the wall clips
+    means = torch.stack([own[labels == c].mean(0) for c in range(2)])
+    assert (means - target.means).abs().max() < 0.05
+    around = textures.coordinates(features, labels)
+    around = around / (around.norm(dim=1) / textures.reach).clamp(min=1)[:, None]
+    moment = around.T @ around / len(around)
+    assert (moment - target.moment).abs().max() < 0.05 * float(moment.diagonal().max())
+
+
+def test_moved_draws_have_the_records_textures_more_than_the_draws(fitted):
+    data = edged(1000, seed=1)
+    texture = Texture((1, 8, 8))
+    real = texture(torch.from_numpy(data.images) / 255).mean(0)
+    random = torch.Generator().manual_seed(0)
+    labels = torch.arange(1000) % 2
+    plain = texture(fitted.drawn_images(labels, random).float() / 255).mean(0)
+    moved = fitted.sample(1000, seed=0)
+    made = texture(torch.from_numpy(moved.images) / 255).mean(0)
+    assert float((made - real).norm()) < 0.6 * float((plain - real).norm())
+
+
+def test_the_network_is_not_told_the_class(fitted):
+    """What tells a class beside its shape would be learnt by whoever learns from samples."""
+    pixels = torch.rand(4, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+    first = fitted._moved(pixels, torch.Generator().manual_seed(1))
+    assert torch.equal(first, fitted._moved(pixels, torch.Generator().manual_seed(1)))
+    assert fitted.network_.label is None
+
+
+def test_few_records_get_the_mixture_alone():
+    few = edged(60)
+    budget = Budget(epsilon=1.0, delta=1e-3)
+    promised = Transport().promise(few.schema, budget, size=len(few))
+    assert MEANS not in [charge.label for charge in promised.charges]
+    promised = Transport().promise(few.schema, budget, size=60_000)
+    assert MEANS in [charge.label for charge in promised.charges]
+    fit = Transport().fit(few, budget)
+    labels = torch.arange(10) % 2
+    made = fit._sample(labels, torch.Generator().manual_seed(0))
+    drawn = fit.drawn_images(labels, torch.Generator().manual_seed(0))
+    assert torch.equal((made * 255).round().byte(), drawn)
+
+
+def test_a_network_may_be_trained_anew_on_what_was_released(fitted, tmp_path):
+    first = Transport(steps=2, width=4, batch=8).fit(edged(300), PLENTY, out=tmp_path / "first")
+    again = Transport(steps=3, width=6, batch=8, stay=0.0).refit(
+        tmp_path / "first", out=tmp_path / "second"
+    )
+    assert again.statement_ == first.statement_
+    loaded = Method.load(tmp_path / "second")
+    assert np.array_equal(loaded.sample(6, seed=0).images, again.sample(6, seed=0).images)
+    with pytest.raises(BadInput, match="shapes the release"):
+        Transport(steps=2, width=4, batch=8, share=0.5).refit(tmp_path / "first")
+
+
+def test_pictures_of_a_few_pixels_are_refused():
+    data = Dataset.from_arrays(np.zeros((20, 3, 3), np.uint8), np.zeros(20, int), classes=2)
+    with pytest.raises(BadInput, match="at least 4 × 4"):
+        sfumato.Transport().fit(data, PLENTY, allow_empty=True)
