@@ -73,7 +73,8 @@ SINCE = {
     "tables of the papers made again": "report/reproduce report/export cli/reproduce evaluation/dpimagebench "
     "evaluation/classified methods/expectation",
     "methods that the plan did not know": "methods/evolve methods/pictured public/pictures methods/pearl methods/privbayes "
-    "methods/bayes_network methods/diffusion methods/denoised methods/denoising methods/posterior generators/denoiser",
+    "methods/bayes_network methods/diffusion methods/denoised methods/denoising methods/posterior generators/denoiser "
+    "methods/on_mixture methods/transport methods/textures public/texture",
     "codecs of one's own, data behind an address": "public/own data/remote",
     "studio: runs on a page of this machine": "studio/__init__ studio/app studio/folder studio/plans cli/studio",
     "methods from a template; the walk and the rooms": "cli/new_method testing/walk testing/rooms",
