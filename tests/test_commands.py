@@ -54,6 +54,7 @@ TINY = (
     (r"(quickdraw|cifar10|font-digits:train)(?=\s)", "public.npz"),
     (r"adult:train", "table.csv"),
     (r"-n 60000", "-n 100"),
+    (r'--class "Ankle boot" --class Sandal', "--class 9 --class 5"),  # of digits
     (r"--real digits:test", "--real digits:test --metrics accuracy.logreg --no-baselines"),
     (r"(fit merf) (?=--data(?!.*--set))", r"\1 --set features=100 --set steps=10 "),
     (r"(audit run merf)", r"\1 --set features=100 --set steps=10 --canaries 24"),
@@ -165,6 +166,7 @@ def furnished(folder: Path, page: Path) -> None:
     public = rng.integers(0, 256, (100, 8, 8), dtype=np.uint8)
     sfumato.Dataset.from_arrays(public, np.arange(100) % 10, classes=10).save(folder / "public.npz")
     small_table(200).save(folder / "table.csv")
+    (folder / "visits.csv").write_text("age,2019,outcome\n" + "67,3,home\n" * 20)
     text = page.read_text()
     channels = 3 if "--channels 3" in text else 1
     for name in ("scans", "photos"):

@@ -351,8 +351,8 @@ class _Cells:
             found.add(
                 "problem" if not column.categories or 2 * total > self.count else "warning",
                 "values",
-                f"{name!r} holds {_many(total, 'cell')} that are {kind}: {_listed(shown)}. They count as missing, or stop the "
-                "reading.",
+                f"{name!r} holds {_many(total, 'cell')} that {'is' if total == 1 else 'are'} {kind}: {_listed(shown)}. "
+                "Such count as missing, or stop the reading.",
             )
         if self.outside:
             found.add(
