@@ -388,6 +388,19 @@ def test_in_the_papers_ablations_conv1_learns_in_the_discriminator(
     assert len(method.sample(3)) == 3
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("shape", "first_phase"), [((3, 64, 64), "joint"), ((1, 128, 128), "dp-sgd")]
+)
+def test_it_fits_and_samples_images_of_64_and_128_pixels(shape, first_phase):
+    pixels = np.random.default_rng(0).integers(0, 256, (16, *shape), dtype=np.uint8)
+    data = Dataset.from_arrays(pixels, np.arange(16) % 2, classes=2)
+    how = {**TINY, "steps": 3, "batch": 4, "first_steps": 1, "first_phase": first_phase}
+    made = Dpaf(**how).fit(data, BUDGET).sample(2, seed=0)
+    assert made.images.shape == (2, *shape)
+    assert made.images.std() > 0
+
+
 @pytest.mark.parametrize("part", ["conv1", "both"])
 def test_no_record_moves_the_gradients_of_conv1_by_more_than_its_bound(part):
     phase, label = ("joint", JOINT) if part == "both" else ("separate", CONV1)
