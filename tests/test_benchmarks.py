@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import json
 import re
 import shlex
 from pathlib import Path
@@ -92,6 +93,31 @@ def test_results_are_those_kept_and_every_heading_is_in_the_contents():
     assert headings == re.findall(r"^- \[(.+)\]\(#", text, re.MULTILINE)
     kept = {path.stem for path in (BENCHMARKS / "results").glob("*.md")}
     assert kept <= set(script("run").BENCHMARKS)
+
+
+def test_tables_of_the_papers_are_made_of_the_filed_cells(tmp_path, monkeypatch):
+    papers = script("papers")
+    commands = script("run").BENCHMARKS
+    for name, entry in commands.items():
+        kept = BENCHMARKS / "results" / f"{name}.md"
+        if name.startswith("papers_") and kept.exists():
+            names = shlex.split(entry["commands"][0])[2:]
+            made = "\n".join(filter(None, map(papers.table, names)))
+            assert kept.read_text(encoding="utf-8").startswith(made.strip())
+    # A cell of another setting, seed or data set is none of the table's, and one that is there twice counts once.
+    cells = sorted((papers.PAPERS / "merf-marginals").glob("*/cells/*.json"))
+    folder = tmp_path / "merf-marginals" / "copies" / "cells"
+    folder.mkdir(parents=True)
+    cell = json.loads(cells[0].read_text(encoding="utf-8"))
+    for place, change in enumerate(({}, {}, {"seed": 99}, {"train": "adult:train"})):
+        other = {**cell, "cell": {**cell["cell"], **change}}
+        (folder / f"{place}.json").write_text(json.dumps(other), encoding="utf-8")
+    changed = {**cell["cell"], "settings": {**cell["cell"]["settings"], "bins": 3}}
+    (folder / "9.json").write_text(json.dumps({**cell, "cell": changed}), encoding="utf-8")
+    monkeypatch.setattr(papers, "PAPERS", tmp_path)
+    rows = [line for line in papers.table("merf/marginals").splitlines() if line.endswith("| 1 |")]
+    assert len(rows) == len(cell["metrics"])
+    assert papers.table("hp/table-1") == ""
 
 
 def test_the_readme_repeats_numbers_of_the_results_and_is_two_screens():
