@@ -33,6 +33,10 @@ CASES = {
 CASES["mixture, codec"] = Case(
     sfumato.Mixture, {"refine": True, "candidates": 2, "codec": "dct:16"}
 )
+CASES["gan-ft, codec"] = Case(
+    sfumato.GanFt,
+    {**sfumato.GanFt.TINY, "codec": "dct:16", "loss": "wasserstein", "penalty_at": "record"},
+)
 CASES["mixture, refined"] = Case(sfumato.Mixture, {"refine": True, "candidates": 2})
 
 

@@ -23,7 +23,7 @@ from sfumato.data import Batch, Schema
 from sfumato.errors import BadInput
 from sfumato.generators.gan import RatioNetwork, move_average
 from sfumato.generators.networks import seeded
-from sfumato.methods.adversarial import labelled
+from sfumato.methods.adversarial_losses import labelled
 from sfumato.methods.base import Workspace
 from sfumato.methods.counts import count, count_query
 from sfumato.methods.decoded import Decoded
