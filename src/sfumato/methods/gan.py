@@ -60,7 +60,7 @@ class GanFt(LatentAdversarial, ImageAdversarial):
     companion. The public training reads no private record.
 
     Differs from the paper (`--preset paper` has its networks and loss): by default the network makes pixels itself; the codec
-    stays as it is, where the paper trains IC-GAN's generator and discriminator on together with the vectors' networks; no checkpoint is
+    stays as it is, where the paper trains IC-GAN's generator and discriminator together with the vectors' networks; no checkpoint is
     chosen on real data; public labels are used if the public classes are the private ones, else drawn at random.
     """
 
@@ -86,7 +86,7 @@ class GanFt(LatentAdversarial, ImageAdversarial):
         default=None,
     )
     network: str = setting(
-        "Networks of pixels: conv (small), or resnet9 (DP-MEPF's residual generator, ResNet9 with group normalisation as critic).",
+        "Networks of pixels: conv (small), or resnet9 (DP-MEPF's residual generator, ResNet9 with group norms as critic).",
         default="conv",
         choices=("conv", "resnet9"),
     )
