@@ -60,8 +60,8 @@ class GanFt(LatentAdversarial, ImageAdversarial):
     companion. The public training reads no private record.
 
     Differs from the paper (`--preset paper` has its networks and loss): by default the network makes pixels itself; the codec
-    stays as it is, where the paper trains IC-GAN's generator and discriminator together with the vectors' networks; no checkpoint is
-    chosen on real data; public labels are used if the public classes are the private ones, else drawn at random.
+    stays as it is, where the paper trains IC-GAN's generator and discriminator together with the vectors' networks; no
+    checkpoint is chosen on real data; public labels are used if the public classes are the private ones, else drawn at random.
     """
 
     info = MethodInfo(
