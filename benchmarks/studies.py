@@ -12,7 +12,7 @@
 - `subsets`: DP-DRE and DP-MGE where the private data are some classes of a public superset (their paper's setting, small), in the
   64 principal components of the public half; `--inception N`: also in Inception's features, of N images on either side;
 - `gswgan`: what GS-WGAN's distance from its paper is made of: noise, accounting, steps, critics, one at a time and together;
-  small, with the noise of a step's mean gradient as 60,000 records would have it (`--only WORD,…`: rows whose names hold a word);
+  small, with the noise of a step's mean gradient as 60,000 records have it (`--only 'WORDS;…'`: rows with these in their names);
 - `real`: the paper preset on 60,000 real images; it must come to the papers' "real data" columns (thesis, app. B);
 - `codecs`: what codecs give back of pictures they have not seen; the autoencoders must be there (`TRAINED` says how).
 
@@ -362,20 +362,25 @@ def subsets(given: Namespace) -> None:
 SMALL = {"shards": 100, "rate": 0.2}
 FEWER = {"shards": 20, "rate": 1.0}  # 300 records each, all asked
 ONE = {"shards": 1, "rate": 1.0}
+LONGER = SMALL | {"steps": 600, "phase": 30}
 # name, settings, constants of the method's file, and at which ε the noise is that of 60,000 records in 1,000 shards (None: none)
 GSWGAN_ROWS: dict[str, tuple[dict[str, Any], dict[str, int], float | None]] = {
-    "the default, noise of ε = 10": (SMALL, {}, 10.0),
-    "no noise": (SMALL, {}, None),
-    "no noise, 600 steps": (SMALL | {"steps": 600}, {}, None),
-    "no noise, critics begin with 300 steps": (SMALL, {"WARM_STEPS": 300}, None),
-    "no noise, critics catch up by 10 steps": (SMALL, {"PHASE_STEPS": 10}, None),
-    "no noise, critics see all pixels": (SMALL | {"shrink": 1}, {}, None),
-    "no noise, 300 records a critic": (FEWER, {}, None),
-    "no noise, 300 records a critic, 2,000 steps": (FEWER | {"steps": 2000}, {}, None),
-    "noise of ε = 10, 300 records a critic, 2,000 steps": (FEWER | {"steps": 2000}, {}, 10.0),
-    "one critic, five steps for each of 2,000": (
+    "200 steps, noise of ε = 10": (SMALL, {}, 10.0),
+    "200 steps": (SMALL, {}, None),
+    "600 steps": (SMALL | {"steps": 600}, {}, None),
+    "200 steps, critics begin with 300 steps": (SMALL, {"WARM_STEPS": 300}, None),
+    "200 steps, critics catch up by 10 steps": (SMALL, {"PHASE_STEPS": 10}, None),
+    "200 steps, critics see all pixels": (SMALL | {"shrink": 1}, {}, None),
+    "200 steps, 300 records a critic": (FEWER, {}, None),
+    "2,000 steps, 300 records a critic": (FEWER | {"steps": 2000}, {}, None),
+    "2,000 steps, 300 records a critic, noise of ε = 10": (FEWER | {"steps": 2000}, {}, 10.0),
+    "2,000 steps, one critic, five steps for each": (
         ONE | {"steps": 2000, "phase": 1}, {"PHASE_STEPS": 5}, None,
     ),
+    "600 steps, noise of ε = 10": (SMALL | {"steps": 600}, {}, 10.0),
+    "600 steps, critics catch up every 30 by 10, noise of ε = 10": (LONGER, {"PHASE_STEPS": 10}, 10.0),
+    "600 steps, critics catch up every 30 by 10, noise of ε = 1": (LONGER, {"PHASE_STEPS": 10}, 1.0),
+    "200 steps, noise of ε = 1": (SMALL, {}, 1.0),
 }  # fmt: skip
 # Of the paper and its code: steps, images a step, shards, noise ÷ (2 · an image's bound).
 PAPER_STEPS, PAPER_BATCH, PAPER_SHARDS, PAPER_NOISE = 20_000, 32, 1_000, 1.07
@@ -560,7 +565,7 @@ def main() -> None:
     parser.add_argument("--data", type=lambda text: text.split(","))
     parser.add_argument("--epsilons", type=lambda text: [float(e) for e in text.split(",")])
     parser.add_argument("--seeds", type=int)
-    parser.add_argument("--only", type=lambda text: text.split(","), help="gswgan: rows")
+    parser.add_argument("--only", type=lambda text: text.split(";"), help="gswgan: rows")
     parser.add_argument("--preset", help="llm: settings of a preset, such as paper")
     parser.add_argument("--inception", type=int, default=0, help="subsets: images for FID")
     parser.add_argument("--codec-only", action="store_true", help="subsets: DRE looks with it")

@@ -190,7 +190,11 @@ def test_table_4_of_the_public_data_paper(epsilon: float) -> None:
 
 
 @pytest.mark.parametrize(
-    ("data", "epsilon", "wanted"),  # S3:3509–3514: rates of generator and critic, frequency, clip norm
+    (
+        "data",
+        "epsilon",
+        "wanted",
+    ),  # S3:3509–3514: rates of generator and critic, frequency, clip norm
     [
         ("cifar10", 1, (1e-4, 1e-3, 10, 1e-5)),
         ("celeba-32", 1, (3e-4, 3e-4, 10, 1e-4)),

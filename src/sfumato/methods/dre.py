@@ -83,9 +83,9 @@ class Dre(Decoded, Stepped):
         low=1,
     )
     sharpness: float = setting(
-        "Power of the ratio that weighs public records; 1 as in the paper, above 1: surer.",
+        "Power of the ratio that weighs public records; 1 as in the paper, above 1: surer; 0: all alike, the paper's check.",
         default=1.5,
-        above=0,
+        low=0,
     )
     cap: bool = setting(
         "Whether ratios above their median under the weights count as that median, so that few records cannot take all.",
