@@ -139,7 +139,7 @@ def test_a_record_and_its_companion_are_clipped_as_one(method, at):
     assert float(sums[1].norm()) > 3
 
 
-@pytest.mark.parametrize("loss", ["logistic", "wasserstein"])
+@pytest.mark.parametrize("loss", [pytest.param("logistic", marks=pytest.mark.slow), "wasserstein"])
 def test_vectors_are_fine_tuned_from_public_vectors(loss):
     settings = {**GanFt.TINY, "steps": 2, "critic_steps": 2, "decay": 0.0, "batch": 64, "width": 16}
     method = GanFt(**settings, codec="dct:4", loss=loss, learning_rate=1e-6, critic_rate=1e-6)
@@ -169,7 +169,7 @@ def test_the_networks_of_gan_ft_and_what_does_not_go_together():
             plan_of(GanFt(**wrong), schema, 1.0)
 
 
-@pytest.mark.parametrize("side", [32, 64])
+@pytest.mark.parametrize("side", [32, pytest.param(64, marks=pytest.mark.slow)])
 def test_the_resnet9_critic_treats_records_one_by_one(side):
     schema = Schema(kind="images", shape=(3, side, side), classes=("a", "b"))
     model = GanFt(network="resnet9", width=5)  # no group of eight channels
