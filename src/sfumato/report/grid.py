@@ -447,8 +447,9 @@ def run_cell(cell: Cell, ledger: Path | None = None) -> dict[str, Any]:
 def _through_codec(cell: Cell, train: Dataset, public: Dataset | None) -> Dataset:
     """Private records as their codec gives them back: to be judged, NOT PRIVATE, and kept nowhere."""
     codec = get_codec(cell["settings"]["codec"], train.schema, public=public)
-    drawn = np.random.default_rng(cell["seed"]).permutation(len(train))[: cell["samples"]]
-    batch = train.take(np.sort(drawn))
+    # As many as were asked for, some of them twice if there are fewer: how many there are may be private.
+    order = np.random.default_rng(cell["seed"]).permutation(len(train))
+    batch = train.take(np.sort(np.resize(order, cell["samples"])))
     random = torch.Generator().manual_seed(cell["seed"])
     with torch.no_grad():
         parts = [Batch(some, None) for some in batch.values.split(500)]
