@@ -11,6 +11,8 @@
 - `retraining`: generators trained from one DP-MERF release (`refit`), and the choice among them by the private loss alone;
 - `subsets`: DP-DRE and DP-MGE where the private data are some classes of a public superset (their paper's setting, small), in the
   64 principal components of the public half; `--inception N`: also in Inception's features, of N images on either side;
+- `gswgan`: what GS-WGAN's distance from its paper is made of: noise, accounting, steps, critics, one at a time and together;
+  small, with the noise of a step's mean gradient as 60,000 records have it (`--only 'WORDS;…'`: rows with these in their names);
 - `real`: the paper preset on 60,000 real images; it must come to the papers' "real data" columns (thesis, app. B);
 - `codecs`: what codecs give back of pictures they have not seen; the autoencoders must be there (`TRAINED` says how);
 - `tone`: samples of one and the same fit with and without the tone curve, by method, on stand-ins (`prepare.py` made them).
@@ -22,6 +24,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import math
 import os
 import statistics
 import sys
@@ -29,6 +32,7 @@ import tempfile
 import time
 from argparse import Namespace
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -38,11 +42,12 @@ import torch
 from torch import Tensor
 
 import sfumato
-from sfumato.data import Batch, Dataset
+from sfumato.data import Batch, Dataset, Schema
 from sfumato.evaluation.classifiers import ConvNet
 from sfumato.evaluation.frechet import frechet
-from sfumato.methods import LinearMaps, Mge, get_method
+from sfumato.methods import LinearMaps, Method, Mge, get_method
 from sfumato.methods.presets import find_preset
+from sfumato.privacy.accounting import epsilon_of
 from sfumato.privacy.units import size_of
 from sfumato.public.codec import ImageCodec
 from sfumato.public.resolve import get_codec
@@ -355,6 +360,112 @@ def subsets(given: Namespace) -> None:
         print()
 
 
+# GS-WGAN and its paper
+
+# 60 records a critic as in the default, but a tenth of the critics; twenty are asked in a step.
+SMALL = {"shards": 100, "rate": 0.2}
+FEWER = {"shards": 20, "rate": 1.0}  # 300 records each, all asked
+ONE = {"shards": 1, "rate": 1.0}
+LONGER = SMALL | {"steps": 600, "phase": 30}
+# name, settings, constants of the method's file, and at which ε the noise is that of 60,000 records in 1,000 shards (None: none)
+GSWGAN_ROWS: dict[str, tuple[dict[str, Any], dict[str, int], float | None]] = {
+    "200 steps, noise of ε = 10": (SMALL, {}, 10.0),
+    "200 steps": (SMALL, {}, None),
+    "600 steps": (SMALL | {"steps": 600}, {}, None),
+    "200 steps, critics begin with 300 steps": (SMALL, {"WARM_STEPS": 300}, None),
+    "200 steps, critics catch up by 10 steps": (SMALL, {"PHASE_STEPS": 10}, None),
+    "200 steps, critics see all pixels": (SMALL | {"shrink": 1}, {}, None),
+    "200 steps, 300 records a critic": (FEWER, {}, None),
+    "2,000 steps, 300 records a critic": (FEWER | {"steps": 2000}, {}, None),
+    "2,000 steps, 300 records a critic, noise of ε = 10": (FEWER | {"steps": 2000}, {}, 10.0),
+    "2,000 steps, one critic, five steps for each": (
+        ONE | {"steps": 2000, "phase": 1}, {"PHASE_STEPS": 5}, None,
+    ),
+    "600 steps, noise of ε = 10": (SMALL | {"steps": 600}, {}, 10.0),
+    "600 steps, critics catch up every 30 by 10, noise of ε = 10": (LONGER, {"PHASE_STEPS": 10}, 10.0),
+    "600 steps, critics catch up every 30 by 10, noise of ε = 1": (LONGER, {"PHASE_STEPS": 10}, 1.0),
+    "200 steps, noise of ε = 1": (SMALL, {}, 1.0),
+}  # fmt: skip
+# Of the paper and its code: steps, images a step, shards, noise ÷ (2 · an image's bound).
+PAPER_STEPS, PAPER_BATCH, PAPER_SHARDS, PAPER_NOISE = 20_000, 32, 1_000, 1.07
+
+
+def mean_noise(model: Method, schema: Schema, epsilon: float) -> float:
+    """Standard deviation of the noise on a number of a step's mean gradient, where an image's has norm 1."""
+    charge = model.promise(schema, budget(epsilon)).charges[-1]
+    return charge.noise_std / (model.shards * model.rate)  # type: ignore[attr-defined]
+
+
+def epsilon_with(noise: float, model: Method, schema: Schema) -> float:
+    """The ε at which `model` has that noise: a small model with the noise of a large one claims no privacy that matters."""
+    low, high = 0.1, 1e5
+    while high / low > 1.001:
+        middle = math.sqrt(low * high)
+        low, high = (middle, high) if mean_noise(model, schema, middle) > noise else (low, middle)
+    return high
+
+
+def gswgan_accounting(schema: Schema) -> None:
+    """What the two ways to account say of each other's noise, without a record."""
+    GsWgan = get_method("gs-wgan")
+    head("ε, steps × images, shards drawn", "noise, one charge a batch", "noise, a charge an image")
+    for steps, batch, rate in ((200, 100, 0.1), (2000, 100, 0.1), (PAPER_STEPS, PAPER_BATCH, 1e-3)):
+        facts = {"rate": rate, "shards": PAPER_SHARDS}
+        joint = GsWgan(steps=steps, batch=batch, clip=batch**0.5, **facts)
+        alone = GsWgan(steps=steps * batch, batch=2, clip=1.0, **facts)
+        noises = [mean_noise(model, schema, 10.0) for model in (joint, alone)]
+        row(f"10, {steps:,} × {batch}, {1000 * rate:g} of 1,000", *(f"{n:.3g}" for n in noises))
+    model = GsWgan(
+        steps=PAPER_STEPS, batch=PAPER_BATCH, clip=PAPER_BATCH**0.5, rate=1e-3, shards=PAPER_SHARDS
+    )
+    charge = model.promise(schema, budget(10.0)).charges[-1]
+    real = replace(charge, noise_multiplier=2 * PAPER_NOISE / PAPER_BATCH**0.5)
+    print(
+        f"\nThe paper's noise, one charge a batch: ε = {epsilon_of((real,), 1e-5, sfumato.Neighbours.ZERO_OUT):.3g}\n"
+    )
+
+
+def gswgan(given: Namespace) -> None:
+    from sfumato.methods import gswgan as module
+
+    usual = {name: getattr(module, name) for name in ("WARM_STEPS", "PHASE_STEPS")}
+    for name in given.data or ("mnist",):
+        train, test = parts(name)
+        if not given.only:
+            gswgan_accounting(train.schema)
+        some = np.sort(np.random.default_rng(0).permutation(len(train))[:6_000])
+        assert train.labels is not None
+        private = Dataset.from_arrays(
+            train.images[some], train.labels[some], classes=train.schema.classes
+        )
+        head(f"{name}, 6,000 records", "logreg", "CNN", "fit, CPU s")
+        for title, (settings, constants, epsilon) in GSWGAN_ROWS.items():
+            if not any(word in title for word in given.only or ("",)):
+                continue
+            for constant, value in {**usual, **constants}.items():
+                setattr(module, constant, value)
+            found = []
+            for seed in range(given.seeds or 1):
+                model = module.GsWgan(**settings, seed=seed)
+                spent = sfumato.Budget.none(delta=1e-5)
+                if epsilon is not None:
+                    large = module.GsWgan(**settings | {"shards": 1000, "rate": 0.1})
+                    noise = mean_noise(large, train.schema, epsilon)
+                    spent = budget(epsilon_with(noise, model, train.schema))
+                began = time.process_time()
+                model.fit(private, spent)
+                seconds = time.process_time() - began
+                result = sfumato.evaluate(
+                    model.sample(5_000, seed=seed),
+                    test,
+                    metrics=["accuracy.logreg", "accuracy.cnn"],
+                    seed=seed,
+                )
+                found.append([*(100 * m.value for m in result.metrics), seconds])
+                tell(title, seed, found[-1])
+            row(title, *spreads(found, ".1f"))
+
+
 # The judge itself
 
 REAL_PUBLISHED = {
@@ -508,7 +619,8 @@ def ends(data: Dataset) -> str:
 
 
 STUDIES = {
-    s.__name__: s for s in (tables, xray, units, llm, retraining, subsets, real, codecs, tone)
+    s.__name__: s
+    for s in (tables, xray, units, llm, retraining, subsets, gswgan, real, codecs, tone)
 }
 
 
@@ -519,6 +631,7 @@ def main() -> None:
     parser.add_argument("--epsilons", type=lambda text: [float(e) for e in text.split(",")])
     parser.add_argument("--seeds", type=int)
     parser.add_argument("--methods", type=lambda text: text.split(","), help="tone: of these only")
+    parser.add_argument("--only", type=lambda text: text.split(";"), help="gswgan: rows")
     parser.add_argument("--preset", help="llm: settings of a preset, such as paper")
     parser.add_argument("--inception", type=int, default=0, help="subsets: images for FID")
     parser.add_argument("--codec-only", action="store_true", help="subsets: DRE looks with it")

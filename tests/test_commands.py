@@ -63,6 +63,10 @@ TINY = (
     (r"(fit pearl)", r"\1 --set features=100 --set steps=10"),
     (r"(fit evolve)", r"\1 --set rounds=1 --set population=8"),
     (r"(fit llm)", r"\1 --set epochs=1"),
+    (
+        r"(fit gan-ft) --data cifar10:train --public photos:train --preset ([\w-]+)",
+        r"\1 --data digits:train --public public.npz --preset \2:cifar10 --set steps=2 --set public_steps=2 --set width=4",
+    ),
     (r"(pretrain (?!.*pca).*--out)", r"--steps 5 --width 8 \1"),
     (r"--steps 5 --width 8 pretrain", "pretrain --steps 5 --width 8"),
     (r"examples/compare.toml", "compare.toml"),

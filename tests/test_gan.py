@@ -20,9 +20,10 @@ from sfumato.generators.gan import (
     move_average,
 )
 from sfumato.methods import Gan, GanFt, GanMi
-from sfumato.methods.adversarial import labelled as labelled_inputs
-from sfumato.methods.adversarial import looks_generated
+from sfumato.methods.adversarial_losses import labelled as labelled_inputs
+from sfumato.methods.adversarial_losses import looks_generated
 from sfumato.privacy import Budget, GradientSum
+from sfumato.public.resolve import get_codec
 
 SHAPES = [(1, 28, 28), (3, 32, 32), (1, 8, 8), (3, 10, 6), (3, 64, 64), (1, 128, 128), (1, 17, 33)]
 TINY = Gan.TINY
@@ -117,7 +118,7 @@ def test_labels_matter_to_generator_and_critic():
     assert not torch.allclose(critic(made[0], ones), critic(made[0], zeros))
     vectors = VectorGenerator(6, 2, 4, 8)(ones, torch.Generator().manual_seed(1))
     assert vectors.shape == (3, 6)
-    assert HeadedCritic(6, 2, 8)(vectors, torch.eye(2)[ones]).shape == (3,)
+    assert HeadedCritic(6, 2, 8)(vectors, ones).shape == (3,)
 
 
 def test_the_moving_average_moves_by_the_rest_of_the_decay():
@@ -159,16 +160,97 @@ def test_public_labels_are_used_only_if_the_classes_are_the_same(same):
     assert len(fitted.sample(5, seed=0)) == 5
 
 
-def test_the_penalty_is_that_of_wgan_gp():
-    method = GanMi(codec="dct:16", penalty=3.0)
+@pytest.mark.parametrize("at", ["line", "record"])
+def test_the_wasserstein_loss_by_hand(at):
+    losses = GanMi(codec="dct:16", penalty=3.0, penalty_at=at).losses
     weight = torch.tensor([3.0, 4.0])
 
-    def critic(vectors, one_hot):
-        return vectors @ weight  # slope 5 everywhere
+    def critic(vectors, labels):
+        return (vectors @ weight) * vectors[:, 0]  # slope (6 a + 4 b, 4 a) at (a, b)
 
-    real, made = torch.tensor([[1.0, 0.0]]), torch.tensor([[0.0, 1.0]])
-    loss = method.critic_loss(critic, real, made, (real + made) / 2, torch.empty(1, 0))
-    assert float(loss) == pytest.approx(4 - 3 + 3 * (5 - 1) ** 2, rel=1e-5)
+    real, made = torch.tensor([[1.0, 0.5]]), torch.tensor([[0.0, 1.0]])
+    batch = Dataset.from_arrays(np.zeros((1, 2, 1, 1), np.uint8)).take(np.array([0]))
+    inputs = losses.inputs(lambda _: real, lambda labels, _: made)(
+        batch, torch.Generator().manual_seed(0)
+    )
+    a, b = inputs[2][0].tolist()
+    assert (a, b) == (1.0, 0.5) if at == "record" else 0 < a < 1 and b == pytest.approx(1 - a / 2)
+    norm = ((6 * a + 4 * b) ** 2 + (4 * a) ** 2) ** 0.5
+    expected = 0 - 5 + 3 * (norm if at == "record" else (norm - 1) ** 2)
+    assert float(losses.of_record(critic, *inputs)) == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize("at", ["line", "record"])
+@pytest.mark.parametrize("method", [GanMi, GanFt])
+def test_a_record_and_its_companion_are_clipped_as_one(method, at):
+    """The sum of one record is no longer than the bound, although the loss of the pair has slopes far beyond it."""
+    more = {} if method is GanMi else {"loss": "wasserstein"}
+    model = method(codec="dct:16", width=8, latent=4, penalty=1e4, penalty_at=at, **more)
+    data = shaded(200)
+    model.schema_ = data.schema
+    model.build(data.schema)
+    model.codec_ = get_codec("dct:16", data.schema)
+    critic = model.critic(data.schema)
+    inputs = model.losses.inputs(model.encode, model.generator_)
+    one = data.take(np.array([5]))
+    sums = [
+        GradientSum(critic, model.losses.of_record, bound=bound, inputs=inputs)(one)
+        for bound in (0.3, 1e6)
+    ]
+    assert float(sums[0].norm()) == pytest.approx(0.3, rel=2e-3)
+    assert float(sums[1].norm()) > 3
+
+
+@pytest.mark.parametrize("loss", [pytest.param("logistic", marks=pytest.mark.slow), "wasserstein"])
+def test_vectors_are_fine_tuned_from_public_vectors(loss):
+    settings = {**GanFt.TINY, "steps": 2, "critic_steps": 2, "decay": 0.0, "batch": 64, "width": 16}
+    method = GanFt(**settings, codec="dct:4", loss=loss, learning_rate=1e-6, critic_rate=1e-6)
+    method.set_params(public_steps=200)
+    dark = shaded(40, seed=3)  # the records have 200
+    still, moved = (
+        brightness(method.set_params(public_rate=rate), public=dark) for rate in (None, 0.01)
+    )
+    assert still > 110
+    assert moved < 80
+
+
+def test_the_networks_of_gan_ft_and_what_does_not_go_together():
+    schema = Schema(kind="images", shape=(3, 32, 32), classes=("a", "b"))
+    dense = GanFt(codec="dct:64", width=1024, latent=128, loss="wasserstein")
+    dense.build(schema)
+    widths = [
+        [p.shape[1] for p in n.parameters() if p.ndim == 2]
+        for n in (dense.generator_, dense.critic(schema))
+    ]
+    assert widths == [[130, 1024, 1024, 1024], [64, 1024, 1024, 1024]]
+    for wrong, words in (
+        ({"loss": "wasserstein"}, "name a codec"),
+        ({"network": "resnet9", "codec": "dct:64"}, "leave out one"),
+    ):
+        with pytest.raises(BadInput, match=words):
+            plan_of(GanFt(**wrong), schema, 1.0)
+
+
+@pytest.mark.parametrize("side", [32, pytest.param(64, marks=pytest.mark.slow)])
+def test_the_resnet9_critic_treats_records_one_by_one(side):
+    schema = Schema(kind="images", shape=(3, side, side), classes=("a", "b"))
+    model = GanFt(network="resnet9", width=5)  # no group of eight channels
+    critic = model.critic(schema)
+    assert sum(isinstance(m, torch.nn.Conv2d) for m in critic.modules()) == (
+        8 if side == 32 else 10
+    )
+    assert not any(isinstance(m, torch.nn.BatchNorm2d) for m in critic.modules())
+    gradients = GradientSum(critic, model.losses.of_record, bound=1e-5, inputs=labelled_inputs)
+    gradients.check(schema)
+    assert gradients._fast
+
+
+def test_the_residual_networks_are_fine_tuned_and_saved(tmp_path):
+    settings = {**GanFt.TINY, "network": "resnet9", "clip": 1e-5}
+    method = GanFt(**settings).fit(shaded(60), TIGHT, public=shaded(40, seed=3))
+    method.save(tmp_path / "run")
+    drawn = [m.sample(5, seed=1).images for m in (method, GanFt.load(tmp_path / "run"))]
+    assert np.array_equal(*drawn)
 
 
 def test_a_latent_network_learns_the_vectors_with_a_generous_budget():

@@ -19,8 +19,8 @@ from torch import Tensor, nn
 from sfumato.data import Batch, Schema
 from sfumato.errors import BadInput
 from sfumato.methods import get_method
-from sfumato.methods.adversarial import labelled as _labelled
-from sfumato.methods.adversarial import looks_generated as _taken_for_generated
+from sfumato.methods.adversarial_losses import labelled as _labelled
+from sfumato.methods.adversarial_losses import looks_generated as _taken_for_generated
 from sfumato.privacy import GradientSum, gradients
 from sfumato.privacy.gradients import _squares, records
 from sfumato.privacy.units import SHARES, shares_of

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from sfumato.cli.main import app
 from sfumato.data import load, schema_of
 from sfumato.errors import BadInput
-from sfumato.methods import Dpaf, Dre, GanMi, Hp, LinearMaps, Mepf, Merf, find_methods, get_method
+from sfumato.methods import Dpaf, Dre, GanFt, Hp, LinearMaps, Mepf, Merf, find_methods, get_method
 from sfumato.methods.presets import Preset, find_preset, list_presets, preset_names
 from sfumato.privacy import Budget, Neighbours
 from sfumato.privacy.query import gaussian_noise
@@ -108,8 +108,13 @@ OTHERS: dict[tuple[str, str, float | None], dict[str, Any]] = {
     },
     ("mge", "any", None): {"covariance": "diagonal", "spread": 1, "grain": 0},
     ("dre", "any", None): {"cap": False, "sharpness": 1, "clip": 1, "public_records": 50000},
-    ("gan-ft", "cifar10", 1): {"critic_steps": 5, "latent": 128, "clip": 1},
-    ("gan-mi", "cifar10", 1): {"critic_steps": 5, "latent": 25, "clip": 1},
+    ("gan-ft", "cifar10", 1): {
+        "critic_steps": 5, "latent": 128, "width": 1024, "clip": 1, "loss": "wasserstein", "penalty": 1,
+        "penalty_at": "record", "public_rate": 1e-4, "batch": 4, "decay": 0,
+    },
+    ("gan-mi", "cifar10", 1): {
+        "critic_steps": 5, "latent": 25, "clip": 1, "penalty": 1, "penalty_at": "record", "batch": 64, "decay": 0,
+    },
     ("dpaf", "mnist", 1): {
         "rate": 24 / 60000, "critic_steps": 3, "asymmetry": 8, "keep": 0.9, "latent": 100, "first_phase": "dp-sgd",
         "split": "0.1,rest,0.1",
@@ -178,12 +183,37 @@ def test_table_4_of_the_public_data_paper(epsilon: float) -> None:
     assert (values["rate"], values["learning_rate"]) == pytest.approx((dre[2] / 50000, dre[3]))
     values = found("gan-ft", "cifar10", epsilon).values
     assert (values["learning_rate"], values["critic_rate"]) == (tuned[0], tuned[0])
+    assert values["batch"] == tuned[2]
     assert (values["steps"], values["rate"]) == pytest.approx((5 * tuned[1], tuned[2] / 50000))
     values = found("gan-mi", "cifar10", epsilon).values
     assert (values["width"], values["steps"]) == (inverted[0], 5 * inverted[1])
     assert (values["rate"], values["learning_rate"]) == pytest.approx(
         (inverted[2] / 50000, inverted[3])
     )
+
+
+@pytest.mark.parametrize(
+    (
+        "data",
+        "epsilon",
+        "wanted",
+    ),  # S3:3509–3514: rates of generator and critic, frequency, clip norm
+    [
+        ("cifar10", 1, (1e-4, 1e-3, 10, 1e-5)),
+        ("celeba-32", 1, (3e-4, 3e-4, 10, 1e-4)),
+        ("celeba-64", 0.2, (3e-4, 1e-3, 30, 1e-5)),
+        ("celeba-64", 1, (3e-4, 3e-4, 30, 1e-5)),
+        ("celeba-64", 2, (3e-4, 1e-3, 10, 1e-4)),
+        ("celeba-64", 10, (3e-4, 1e-3, 10, 1e-5)),
+    ],
+)
+def test_table_9_of_the_thesis(data: str, epsilon: float, wanted: tuple[float, ...]) -> None:
+    n = 50_000 if data == "cifar10" else 162_770
+    values = find_preset(GanFt, "dp-gan-pretrained", data=data, epsilon=epsilon, n=n).values
+    names = ("learning_rate", "critic_rate", "critic_steps", "clip")
+    assert tuple(values[name] for name in names) == wanted
+    assert (values["rate"], values["steps"]) == (512 / n, round(10 * n / 512))
+    assert (values["width"], values["network"]) == (50 if data == "celeba-64" else 64, "resnet9")
 
 
 @pytest.mark.parametrize("key", MEPF_RATES)
@@ -197,14 +227,14 @@ def test_every_preset_is_of_known_settings_within_their_limits_and_has_sources()
     seen = 0
     for name, method in find_methods().items():
         for kind, sets in preset_names(method).items():
-            assert kind in ("paper", "fast", "dpdm") and sets
+            assert kind in ("paper", "fast", "dpdm", "dp-gan-pretrained") and sets
             for preset in list_presets(method, kind):
                 if kind == "fast":  # a change of the paper's
                     assert preset.data in {p.data for p in list_presets(method, "paper")}
                 known = {s.name for s in method.settings()}
                 for chosen in preset.settings:
                     assert chosen.name in known, (name, chosen)
-                    assert re.fullmatch(r"S[0-4]:\d+|code|two cores", chosen.source), chosen
+                    assert re.fullmatch(r"S[0-4]:\d+|code|here|two cores", chosen.source), chosen
                     assert (chosen.instead is not None) == (chosen.source == "two cores")
                 for epsilon in (INF, 10, 3, 1, 0.3, 0.1):
                     made = find_preset(method, kind, data=preset.data, epsilon=epsilon, n=10_000)
@@ -273,7 +303,7 @@ def test_a_preset_makes_a_method_and_says_what_it_lacks() -> None:
         (Merf, "papre", "mnist", "no preset 'papre'; it has paper and fast"),
         (Merf, "paper", "digits", "no preset 'paper' for 'digits'"),
         (Merf, "paper", "cervical", "batch of merf is 0.5 n"),
-        (GanMi, "fast", "cifar10", "no preset 'fast'; it has paper"),
+        (Dre, "fast", "cifar10", "no preset 'fast'; it has paper"),
         (get_method("mixture"), "paper", "mnist", "it has none"),
     ],
 )

@@ -13,9 +13,14 @@ from sfumato.generators.gan import HeadedCritic
 from sfumato.generators.wasserstein import WassersteinCritic
 
 
+class Headed(HeadedCritic):
+    def forward(self, vectors: torch.Tensor, one_hot: torch.Tensor) -> torch.Tensor:
+        return super().forward(vectors, one_hot.argmax(dim=1))
+
+
 def networks(classes: int, *, penalty: float = 10.0) -> tuple[HeadedCritic, WassersteinCritic]:
     torch.manual_seed(classes)
-    network = HeadedCritic(5, classes, 7).to(torch.float64)
+    network = Headed(5, classes, 7).to(torch.float64)
     for parameter in network.parameters():  # unlike a fresh network's, every number counts
         parameter.data = torch.randn_like(parameter)
     return network, WassersteinCritic(network, penalty=penalty, learning_rate=0.1)

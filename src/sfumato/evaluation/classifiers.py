@@ -32,6 +32,7 @@ from torch.nn import functional
 
 from sfumato.data import Schema
 from sfumato.evaluation.metrics import Array, Step
+from sfumato.generators.resnet import resnet9
 
 
 class Classifier(Protocol):
@@ -404,23 +405,6 @@ class ConvNet(ImageNetwork):
         return functional.cross_entropy(head(hidden * kept / (1.0 - self.dropout)), codes)
 
 
-class Residual(nn.Module):
-    def __init__(self, inner: nn.Module) -> None:
-        super().__init__()
-        self.inner = inner
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x + self.inner(x)
-
-
-def conv(width: int, wider: int, kernel: int = 3, stride: int = 1, padding: int = 1) -> nn.Module:
-    return nn.Sequential(
-        nn.Conv2d(width, wider, kernel, stride, padding, bias=False),
-        nn.BatchNorm2d(wider),
-        nn.ReLU(),
-    )
-
-
 class ResNet9(ImageNetwork):
     """The layers of the CIFAR-10 example of FFCV, which the papers name, for images of at least 8×8, any number of channels.
 
@@ -438,19 +422,8 @@ class ResNet9(ImageNetwork):
     width = 64
 
     def _build(self, shape: torch.Size, n_classes: int) -> nn.Sequential:
-        w = self.width
         return nn.Sequential(
-            conv(shape[0], w),
-            conv(w, 2 * w, 5, 2, 2),
-            Residual(nn.Sequential(conv(2 * w, 2 * w), conv(2 * w, 2 * w))),
-            conv(2 * w, 4 * w),
-            nn.MaxPool2d(2, ceil_mode=True),
-            Residual(nn.Sequential(conv(4 * w, 4 * w), conv(4 * w, 4 * w))),
-            # Maps of fewer than 3×3 positions, from images below 12 pixels, need the padding.
-            conv(4 * w, 2 * w, padding=1),
-            nn.AdaptiveMaxPool2d(1),
-            nn.Flatten(),
-            nn.Linear(2 * w, n_classes, bias=False),
+            *resnet9(shape[0], self.width), nn.Linear(2 * self.width, n_classes, bias=False)
         )
 
     def _optimizer(self) -> torch.optim.Optimizer:

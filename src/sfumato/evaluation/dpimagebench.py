@@ -20,9 +20,10 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from sfumato.evaluation.classifiers import ImageNetwork, Residual, conv
+from sfumato.evaluation.classifiers import ImageNetwork
 from sfumato.evaluation.downstream import labelled, train_on
 from sfumato.evaluation.metrics import Comparison, Family, Measurement, Step, register
+from sfumato.generators.resnet import Residual, conv
 
 _VALIDATION = 5_000  # real images, at most a tenth of the training set
 _LOUD = "CHOSEN ON REAL TRAINING DATA, as the benchmark does: it flatters, and publishing it tells of them"

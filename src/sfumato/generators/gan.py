@@ -24,8 +24,10 @@ def _doublings(shape: tuple[int, ...]) -> int:
     return max(1, math.ceil(math.log2(max(shape[1:]) / 8)))
 
 
-def _norm(channels: int) -> nn.GroupNorm:
-    return nn.GroupNorm(max(1, channels // _GROUP), channels)
+def group_norm(channels: int) -> nn.GroupNorm:
+    """As many groups of `_GROUP` channels or more as the channels can be divided into."""
+    most = max(1, channels // _GROUP)
+    return nn.GroupNorm(max(n for n in range(1, most + 1) if channels % n == 0), channels)
 
 
 class ImageGenerator(nn.Module):
@@ -42,7 +44,7 @@ class ImageGenerator(nn.Module):
         self.base = (math.ceil(height / 2**times), math.ceil(wide / 2**times))
         sizes = [width * min(4, 2**level) for level in range(times, -1, -1)]
         self.first = nn.Linear(latent + n_classes, sizes[0] * self.base[0] * self.base[1])
-        self.norms = nn.ModuleList(_norm(size) for size in sizes)
+        self.norms = nn.ModuleList(group_norm(size) for size in sizes)
         self.blocks = nn.ModuleList(nn.Conv2d(a, b, 3, padding=1) for a, b in pairwise(sizes))
         self.last = nn.Conv2d(sizes[-1], channels, 3, padding=1)
 
@@ -66,7 +68,7 @@ class ImageCritic(nn.Module):
         self.blocks = nn.ModuleList(
             nn.Conv2d(a, b, 4, stride=2, padding=1) for a, b in pairwise(sizes)
         )
-        self.norms = nn.ModuleList(_norm(size) for size in sizes[1:])
+        self.norms = nn.ModuleList(group_norm(size) for size in sizes[1:])
         for _ in range(times):
             height, wide = height // 2, wide // 2
         self.score = nn.Linear(sizes[-1] * height * wide, max(1, n_classes))
@@ -93,15 +95,15 @@ class VectorGenerator(nn.Module):
 
 
 class HeadedCritic(nn.Module):
-    """A vector → dense layers → a number for each class, of which a one-hot label takes its own: no label can be overlooked."""
+    """A vector → dense layers → a number for each class, of which a label takes its own: no label can be overlooked."""
 
     def __init__(self, dim: int, n_classes: int, width: int) -> None:
         super().__init__()
         self.layers = _dense(dim, width, max(1, n_classes))
 
-    def forward(self, vectors: Tensor, one_hot: Tensor) -> Tensor:
-        """(n, dim), (n, classes; 1 without labels) → (n,)"""
-        return (self.layers(vectors) * one_hot).sum(dim=1)
+    def forward(self, vectors: Tensor, labels: Tensor) -> Tensor:
+        """(n, dim), (n,) labels → (n,)"""
+        return self.layers(vectors).gather(1, labels[:, None])[:, 0]
 
 
 class TableGenerator(DenseGenerator):

@@ -1,8 +1,8 @@
 """The adversarial kind: a critic that sees records through paid, noisy gradients, and a generator that sees the critic.
 
 The kind (`Adversarial`) owns settings, queries, the loop and the moving average; a method gives the two networks and their
-losses. Those that make pixels themselves share their networks too (`ImageAdversarial`), and there are some for tables
-(`RecordAdversarial`).
+losses (`adversarial_losses`). Networks of pixels are shared (`ImageAdversarial`), and so are those of tables
+(`RecordAdversarial`) and of a codec's vectors (`LatentAdversarial`).
 """
 
 from __future__ import annotations
@@ -13,24 +13,27 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from sfumato.data import Batch, Schema
 from sfumato.errors import BadInput
 from sfumato.generators.gan import (
+    HeadedCritic,
     ImageCritic,
     ImageGenerator,
     TableCritic,
     TableGenerator,
+    VectorGenerator,
     move_average,
 )
 from sfumato.generators.networks import seeded
+from sfumato.methods.adversarial_losses import LINE, RECORD, Logistic, Losses, labelled
 from sfumato.methods.base import Workspace
 from sfumato.methods.counts import count, count_query
+from sfumato.methods.decoded import Encoded
 from sfumato.methods.parts import Grained, Stepped
 from sfumato.methods.settings import setting
 from sfumato.methods.tone import Toned
-from sfumato.privacy import Budget, Gate, Query, gradient_query, records
+from sfumato.privacy import Budget, Gate, Query, gradient_query
 from sfumato.privacy.gradients import Inputs
 from sfumato.public.tabular import TableCodec
 
@@ -60,32 +63,23 @@ class Adversarial(Stepped, Toned):
     def critic(self, schema: Schema) -> nn.Module:
         """A fresh critic; `build` makes the generator."""
 
-    @abstractmethod
-    def critic_loss(self, critic: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
-        """Of each record by itself, from what `inputs` makes of it."""
+    @property
+    def losses(self) -> Losses:
+        return Logistic()
 
-    @abstractmethod
+    @property
+    def encode(self) -> Callable[[Tensor], Tensor] | None:
+        """What the critic sees of pixels; None: pixels."""
+        return None
+
     def inputs(self, generator: nn.Module) -> Inputs:
         """What the critic's loss is given of a batch of records."""
-
-    @abstractmethod
-    def generator_loss(self, critic: nn.Module, made: Tensor, labels: Tensor) -> Tensor: ...
+        return self.losses.inputs(self.encode, generator)
 
     def warm_up(
         self, generator: nn.Module, critic: nn.Module, random: torch.Generator, run: Workspace
     ) -> None:
         """What is done on public data before the first paid step: here nothing."""
-
-    def critic_step(
-        self,
-        generator: nn.Module,
-        critic: nn.Module,
-        adam: torch.optim.Optimizer,
-        random: torch.Generator,
-    ) -> dict[str, float]:
-        """Make the step; the gradient of records is in place. What there is to tell of it."""
-        adam.step()
-        return {}
 
     # -- written once --------------------------------------------------------------------------------------------
 
@@ -112,9 +106,9 @@ class Adversarial(Stepped, Toned):
             adam=adam,
             critic_adam=critic_adam,
         )
-        inputs = self.inputs(generator)
+        losses, inputs = self.losses, self.inputs(generator)
         for step in training(data.steps(CRITIC)):
-            step.gradient(critic, self.critic_loss, inputs=inputs, over=self.rate * counts.size)
+            step.gradient(critic, losses.of_record, inputs=inputs, over=self.rate * counts.size)
             training.facts |= self.critic_step(generator, critic, critic_adam, random)
             if (step.index + 1) % self.critic_steps == 0:
                 loss = self.generator_step(generator, critic, adam, random)
@@ -123,9 +117,30 @@ class Adversarial(Stepped, Toned):
         self.generator_ = ema.cpu().eval()
         self.learn_tone(data)
 
-    def labels(self, random: torch.Generator) -> Tensor:
-        drawn = torch.multinomial(self.shares_, self.batch, replacement=True, generator=random)
+    def labels(self, random: torch.Generator, n: int | None = None) -> Tensor:
+        many = self.batch if n is None else n
+        drawn = torch.multinomial(self.shares_, many, replacement=True, generator=random)
         return drawn.to(self.place)
+
+    def critic_step(
+        self,
+        generator: nn.Module,
+        critic: nn.Module,
+        adam: torch.optim.Optimizer,
+        random: torch.Generator,
+    ) -> dict[str, float]:
+        """Make the step. The gradient of records is in place; that of generated images is added, unless the records' has it.
+        What there is to tell of it."""
+        told = {}
+        if not self.losses.pairs:
+            labels = self.labels(random)
+            with torch.no_grad():
+                made = generator(labels, random)
+            loss = self.losses.of_made(critic, made, labels).mean()
+            loss.backward()
+            told["critic loss, generated"] = float(loss.detach())
+        adam.step()
+        return told
 
     def generator_step(
         self,
@@ -136,7 +151,7 @@ class Adversarial(Stepped, Toned):
     ) -> float:
         labels = self.labels(random)
         adam.zero_grad()
-        loss = self.generator_loss(critic, generator(labels, random), labels).mean()
+        loss = self.losses.of_generator(critic, generator(labels, random), labels).mean()
         loss.backward()
         adam.step()
         return float(loss.detach())
@@ -161,44 +176,8 @@ class ImageAdversarial(Adversarial, Grained):
     def critic(self, schema: Schema) -> nn.Module:
         return seeded(self.seed + 1, ImageCritic, schema.shape, schema.n_classes, self.width)
 
-    def critic_loss(self, critic: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
-        return looks_generated(critic, *inputs)
-
-    def inputs(self, generator: nn.Module) -> Inputs:
-        return labelled
-
-    def generator_loss(self, critic: nn.Module, made: Tensor, labels: Tensor) -> Tensor:
-        return looks_generated(critic, made, labels)
-
-    def critic_step(
-        self,
-        generator: nn.Module,
-        critic: nn.Module,
-        adam: torch.optim.Optimizer,
-        random: torch.Generator,
-    ) -> dict[str, float]:
-        """Add the gradient of generated images to that of real ones, which is in place, and make the step."""
-        labels = self.labels(random)
-        with torch.no_grad():
-            images = generator(labels, random)
-        loss = functional.softplus(critic(images, labels)).mean()
-        loss.backward()
-        adam.step()
-        return {"critic loss, generated": float(loss.detach())}
-
     def _sample(self, labels: Tensor, random: torch.Generator) -> Tensor:
         return self.toned(self.grained(self.generator_(labels, random), random))
-
-
-def looks_generated(critic: Callable[..., Tensor], images: Tensor, labels: Tensor) -> Tensor:
-    """−log D(x, y): large where an image looks generated."""
-    return functional.softplus(-critic(images, labels))
-
-
-def labelled(batch: Batch, random: torch.Generator) -> tuple[Tensor, ...]:
-    """Pixels and labels of records; one class where there are none."""
-    pixels, *labels = records(batch, random)
-    return pixels, labels[0] if labels else torch.zeros(len(pixels), dtype=torch.int64)
 
 
 class RecordAdversarial(ImageAdversarial):
@@ -251,3 +230,61 @@ class RecordAdversarial(ImageAdversarial):
         if self.schema_.kind == "images":
             return super()._sample(labels, random)
         return TableCodec(self.schema_).finish(self.generator_(labels, random), random)
+
+
+class LatentAdversarial(Encoded, Adversarial, Grained):
+    """Dense generator and critic of four layers each: the one makes a codec's vectors, and the other sees them. Without a codec
+    it is whatever stands behind it in the method's bases."""
+
+    penalty: float = setting("Weight λ of the gradient penalty.", default=10.0, above=0)
+    penalty_at: str = setting(
+        "Where the Wasserstein critic's slope is held: line (near 1, between a record and its companion) or record (small, at "
+        "the record; the paper's).",
+        default=LINE,
+        choices=(LINE, RECORD),
+    )
+
+    def latent_networks(self, dim: int, schema: Schema) -> tuple[VectorGenerator, HeadedCritic]:
+        classes = schema.n_classes
+        return seeded(
+            self.seed,
+            lambda: (
+                VectorGenerator(dim, classes, self.latent, self.width),
+                HeadedCritic(dim, classes, self.width),
+            ),
+        )
+
+    def build(self, schema: Schema) -> None:
+        if self.codec is None:
+            super().build(schema)
+            return
+        # A loaded run has its own codec, and the file that it came from may be gone.
+        facts = self.codec_.facts if hasattr(self, "codec_") else self.codec_facts(schema)
+        self.generator_: nn.Module = self.latent_networks(facts.dim, schema)[0]
+
+    def critic(self, schema: Schema) -> nn.Module:
+        if self.codec is None:
+            return super().critic(schema)  # type: ignore[safe-super]
+        return self.latent_networks(self.codec_facts(schema).dim, schema)[1]
+
+    def _fit(self, data: Gate, run: Workspace) -> None:
+        if self.codec is not None:
+            self.open_codec(data.schema, run)
+        super()._fit(data, run)
+
+    @property
+    def encode(self) -> Callable[[Tensor], Tensor] | None:
+        if self.codec is None:
+            return None
+        return lambda pixels: self.codec_.encode(Batch(pixels, None)) / self._unit
+
+    @property
+    def _unit(self) -> float:
+        """The size of a number in a vector of the greatest length: networks like numbers of about 1."""
+        return self.codec_.bound / self.codec_.dim**0.5
+
+    def _sample(self, labels: Tensor, random: torch.Generator) -> Tensor:
+        made = self.generator_(labels, random)
+        if self.codec is not None:
+            made = self.codec_.decode(made * self._unit, generator=random)
+        return self.toned(self.grained(made, random))

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from sfumato.data import Batch
-from sfumato.methods.adversarial import labelled
+from sfumato.methods.adversarial_losses import labelled
 from sfumato.methods.base import Workspace
 from sfumato.methods.posterior import SPREAD, Prior
 

@@ -23,7 +23,7 @@ from sfumato.data import Batch, Schema
 from sfumato.errors import BadInput
 from sfumato.generators.gan import RatioNetwork, move_average
 from sfumato.generators.networks import seeded
-from sfumato.methods.adversarial import labelled
+from sfumato.methods.adversarial_losses import labelled
 from sfumato.methods.base import Workspace
 from sfumato.methods.counts import count, count_query
 from sfumato.methods.decoded import Decoded
@@ -83,9 +83,9 @@ class Dre(Decoded, Stepped):
         low=1,
     )
     sharpness: float = setting(
-        "Power of the ratio that weighs public records; 1 as in the paper, above 1: surer.",
+        "Power of the ratio that weighs public records; 1 as in the paper, above 1: surer; 0: all alike, the paper's check.",
         default=1.5,
-        above=0,
+        low=0,
     )
     cap: bool = setting(
         "Whether ratios above their median under the weights count as that median, so that few records cannot take all.",

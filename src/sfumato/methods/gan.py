@@ -1,5 +1,6 @@
 """DP-GAN and DP-CGAN: an adversarial network whose critic is trained by DP-SGD (Xie et al. 2018; Torkzadehmahani et al. 2019),
-from scratch or, DP-GAN-FT, from a network that was trained on public data first.
+from scratch or, DP-GAN-FT, from a network that was trained on public data first; that one in pixels (the DP-GAN of DP-MEPF's
+tables) or on a codec's vectors with a Wasserstein loss (“Large-scale public data …”, algorithm 2; see `gan_mi`).
 
     repeat `steps` times:
         critic:     clipped gradients of −log D(x, y) over a Poisson sample of the records, + noise,        (a paid step)
@@ -17,16 +18,22 @@ from typing import ClassVar
 import torch
 from torch import nn
 
-from sfumato.data import Batch
+from sfumato.data import Batch, Schema
+from sfumato.errors import BadInput
+from sfumato.generators.networks import seeded
+from sfumato.generators.resnet import ResNet9Critic, ResNetGenerator
 from sfumato.methods.adversarial import (
     BETAS,
     ImageAdversarial,
+    LatentAdversarial,
     RecordAdversarial,
-    looks_generated,
 )
+from sfumato.methods.adversarial_losses import Losses, Wasserstein
 from sfumato.methods.base import Workspace
 from sfumato.methods.registry import MethodInfo
 from sfumato.methods.settings import setting
+
+PUBLIC_BATCH = 128  # public records in a step of the public training
 
 
 class Gan(RecordAdversarial):
@@ -52,13 +59,16 @@ class Gan(RecordAdversarial):
     TINY: ClassVar = {"rate": 0.5, "steps": 6, "batch": 12, "latent": 4, "width": 4}
 
 
-class GanFt(ImageAdversarial):
-    """DP-GAN-FT: `gan`, begun from a generator and critic trained on public images.
+class GanFt(LatentAdversarial, ImageAdversarial):
+    """DP-GAN-FT: `gan`, begun from a generator and critic trained on public images. With `codec` both work on a codec's vectors
+    and begin from public ones, and `loss` may be the paper's.
 
-    **Guarantee**: as `gan`; the public training reads no private record.
+    **Guarantee**: as `gan`; with the Wasserstein loss a record's gradient is clipped together with that of its generated
+    companion. The public training reads no private record.
 
-    Differs from the paper: the network makes pixels itself, where the paper's makes a vector that IC-GAN turns into an image
-    (that is `gan-mi` with a codec); public labels are used if the public classes are the private ones, else drawn at random.
+    Differs from the paper (`--preset paper` has its networks and loss): by default the network makes pixels itself; the codec
+    stays as it is, where the paper trains IC-GAN's generator and discriminator together with the vectors' networks; no
+    checkpoint is chosen on real data; public labels are used if the public classes are the private ones, else drawn at random.
     """
 
     info = MethodInfo(
@@ -77,10 +87,63 @@ class GanFt(ImageAdversarial):
         "public_steps": 3,
     }
 
+    codec: str | None = setting(
+        "Public codec whose vectors the networks make and see: dct, dct:K, pca:K, adain, ic-gan:PATH or the path of a pretrained "
+        "one; none: pixels.",
+        default=None,
+    )
+    network: str = setting(
+        "Networks of pixels: conv (small), or resnet9 (DP-MEPF's residual generator, ResNet9 with group norms as critic).",
+        default="conv",
+        choices=("conv", "resnet9"),
+    )
+    loss: str = setting(
+        "What the critic minimises: logistic (−log D, a record alone is clipped), or wasserstein (with a codec; a record and a "
+        "generated companion are clipped as one).",
+        default="logistic",
+        choices=("logistic", "wasserstein"),
+    )
+    width: int = setting(
+        "Channels of generator and critic at the full size; with a codec, width of the dense layers.",
+        default=16,
+    )
     public_steps: int = setting(
         "Critic steps on public images before the first paid step.", default=1_500, low=1
     )
+    public_rate: float | None = setting(
+        "Adam's learning rate of both networks on public images; auto: those of the paid steps.",
+        default=None,
+        above=0,
+    )
     steps: int = setting(default=1_000)
+
+    def _check(self, schema: Schema) -> None:
+        super()._check(schema)
+        if self.loss == "wasserstein" and self.codec is None:
+            raise BadInput(
+                "gan-ft's loss=wasserstein is for a codec's vectors; name a codec, or leave loss out."
+            )
+        if self.network != "conv" and self.codec is not None:
+            raise BadInput(
+                f"gan-ft's network={self.network} makes pixels and codec={self.codec} vectors; leave out one of them."
+            )
+
+    @property
+    def losses(self) -> Losses:
+        wasserstein = self.loss == "wasserstein"
+        return Wasserstein(self.penalty, self.penalty_at) if wasserstein else super().losses
+
+    def build(self, schema: Schema) -> None:
+        super().build(schema)
+        if self.network == "resnet9":
+            facts = schema.shape, schema.n_classes, self.latent, self.width
+            self.generator_ = seeded(self.seed, ResNetGenerator, *facts)
+
+    def critic(self, schema: Schema) -> nn.Module:
+        if self.network == "resnet9":
+            facts = schema.shape, schema.n_classes, self.width
+            return seeded(self.seed + 1, ResNet9Critic, *facts)
+        return super().critic(schema)
 
     def warm_up(
         self, generator: nn.Module, critic: nn.Module, random: torch.Generator, run: Workspace
@@ -90,18 +153,20 @@ class GanFt(ImageAdversarial):
         images = torch.from_numpy(public.images)
         same = public.schema.labelled and public.schema.classes == self.schema_.classes
         known = torch.from_numpy(public.labels) if same else None
-        adam = torch.optim.Adam(generator.parameters(), lr=self.learning_rate, betas=BETAS)
-        critic_adam = torch.optim.Adam(critic.parameters(), lr=self.critic_rate, betas=BETAS)
+        rates = self.public_rate or self.learning_rate, self.public_rate or self.critic_rate
+        adam, critic_adam = (
+            torch.optim.Adam(network.parameters(), lr=rate, betas=BETAS)
+            for network, rate in zip((generator, critic), rates, strict=True)
+        )
+        losses, inputs = self.losses, self.inputs(generator)
         with run.progress.stage("Training on public images", self.public_steps) as stage:
             for step in range(self.public_steps):
-                chosen = torch.randint(len(images), (self.batch,), generator=random)
-                labels = self.labels(random) if known is None else known[chosen].clamp(min=0)
+                chosen = torch.randint(len(images), (PUBLIC_BATCH,), generator=random)
+                drawn = self.labels(random, PUBLIC_BATCH) if known is None else known[chosen]
+                batch = Batch(images[chosen], drawn.clamp(min=0))
                 critic_adam.zero_grad()
-                real, labels = (
-                    Batch(images[chosen], None).pixels().to(self.place),
-                    labels.to(self.place),
-                )
-                looks_generated(critic, real, labels).mean().backward()
+                seen = (part.to(self.place) for part in inputs(batch, random))
+                losses.of_record(critic, *seen).mean().backward()
                 self.critic_step(generator, critic, critic_adam, random)
                 if (step + 1) % self.critic_steps == 0:
                     self.generator_step(generator, critic, adam, random)

@@ -62,12 +62,15 @@ class Variant:
     """A method with its settings, all of them but the seed, and the public data it gets.
 
     `by_epsilon`: what a preset sets otherwise at some ε, under that ε as text.
+    `decoder_only`: the method is left out, and private records themselves go through its codec: the most that the codec's decoder
+    can do, at ε = ∞, NOT PRIVATE.
     """
 
     method: str
     settings: dict[str, Any]
     public: str | None = None
     by_epsilon: dict[str, dict[str, Any]] = field(default_factory=dict)
+    decoder_only: bool = False
 
     def at(self, epsilon: float) -> dict[str, Any]:
         """The settings at this ε."""
@@ -244,7 +247,13 @@ def _variant(name: Any, where: str, table: Any, data: str, epsilons: tuple[float
         raise BadInput(f"{where} must be a table of settings; write [methods.merf].")
     settings = dict(table)
     method, public = settings.pop("method", name), settings.pop("public", None)
-    preset = settings.pop("preset", None)
+    preset, decoder_only = settings.pop("preset", None), settings.pop("decoder_only", False)
+    if not isinstance(decoder_only, bool):
+        raise BadInput(f"[{where}] decoder_only must be true or false.")
+    if decoder_only and math.inf not in epsilons:
+        raise BadInput(
+            f"[{where}] decoder_only shows private records themselves, without any noise; add inf to epsilons, or leave it out."
+        )
     if preset is not None and (not isinstance(preset, str) or not preset):
         raise BadInput(f'[{where}] preset must be a name in quotes; write preset = "paper".')
     if public is not None and (not isinstance(public, str) or not public):
@@ -266,6 +275,10 @@ def _variant(name: Any, where: str, table: Any, data: str, epsilons: tuple[float
         full = [_settings_at(cls, texts, preset, data, epsilon) for epsilon in epsilons]
     except BadInput as error:
         raise BadInput(f"[{where}] {error}{hint}") from error
+    if decoder_only and full[0].get("codec") is None:
+        raise BadInput(
+            f"[{where}] decoder_only is for methods with a codec, and {cls.info.name} has none here."
+        )
     others = {
         f"{epsilon:g}": {key: value for key, value in found.items() if full[0][key] != value}
         for epsilon, found in zip(epsilons, full, strict=True)
@@ -275,6 +288,7 @@ def _variant(name: Any, where: str, table: Any, data: str, epsilons: tuple[float
         settings=full[0],
         public=public,
         by_epsilon={epsilon: changed for epsilon, changed in others.items() if changed},
+        decoder_only=decoder_only,
     )
 
 
@@ -515,18 +529,22 @@ def _panels(rows: Sequence[Row]) -> list[dict[str, Any]]:
         ]
         family = family_of(metric)
         share = bool(family.unit) and all(p.low >= 0 and p.high <= 1 for p in points)
-        plot = epsilon_plot(points, share=share)
+        plot = epsilon_plot(points, share=share) if points else None
         series: dict[tuple[str, bool], list[Mark]] = {}
-        for row, mark in zip(ours_first, plot.marks, strict=True):
+        for row, mark in zip(ours_first, plot.marks if plot else (), strict=True):
             series.setdefault((row["method"], row["published"]), []).append(mark)
         panels.append(
             {
                 "name": metric,
                 "title": f"{family.title}: {title_of(metric)}",
                 "reading": family.reading,
-                "badge": next((row["badge"] for row in ours_first if row["badge"]), ""),
+                "badge": next(
+                    (r["badge"] for r in rows if r["metric"] == metric and r["badge"]), ""
+                ),
                 "sources": list(
-                    dict.fromkeys(r["source"] for r in ours_first if not r["published"])
+                    dict.fromkeys(
+                        r["source"] for r in rows if r["metric"] == metric and not r["published"]
+                    )
                 ),
                 "plot": plot,
                 "series": [(*key, marks) for key, marks in series.items()],
@@ -591,7 +609,8 @@ def _curve(rows: Sequence[Row]) -> bytes:
             spine.set_color(ink)
         axis.grid(alpha=0.25)
         place = {"loc": "center left", "bbox_to_anchor": (1.01, 0.5), "frameon": False}
-        axis.legend(labelcolor=ink, fontsize=8, **place)
+        if lines:  # else there is no ε but ∞, and only the tables tell something
+            axis.legend(labelcolor=ink, fontsize=8, **place)
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=140)
     return buffer.getvalue()

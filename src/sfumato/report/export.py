@@ -49,7 +49,7 @@ def compact(outcome: Outcome) -> Table:
     what = f"seeds: {len(config.seeds)}, {config.samples:,} samples{kept}"
     lines = [
         (
-            f"{get_method(variant.method).info.title} ({name})",
+            name if variant.decoder_only else f"{get_method(variant.method).info.title} ({name})",
             *(number(found.get((name, False, *column))) for column in columns),
         )
         for name, variant in config.variants.items()

@@ -28,11 +28,12 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from sfumato import published
 from sfumato._version import __version__
-from sfumato.data import Schema, find_named, load, schema_of
+from sfumato.data import Batch, Dataset, Schema, find_named, load, schema_of
 from sfumato.data.inspection import refuse_implausible
 from sfumato.data.remote import is_address
 from sfumato.engines import Engine, engine_of
@@ -48,11 +49,13 @@ from sfumato.evaluation import evaluate, list_metrics, preset_metrics
 from sfumato.evaluation.classified import CLASSIFIER, judge_classifier
 from sfumato.files import read_json, write_json
 from sfumato.methods import Method, get_method
+from sfumato.methods.base import as_bytes
 from sfumato.privacy import Budget, Charge, DataSetLedger, Neighbours, keyed_digest
 from sfumato.privacy.ledger import fits
 from sfumato.privacy.statement import rounded_up
 from sfumato.progress import Progress
 from sfumato.public.loading import load_public
+from sfumato.public.resolve import get_codec
 from sfumato.report.comparison import (
     FORMAT,
     Cell,
@@ -267,6 +270,8 @@ def _grid(
     grid = []
     for name, epsilon, seed in product(config.variants, config.epsilons, config.seeds):
         variant = config.variants[name]
+        if variant.decoder_only and math.isfinite(epsilon):
+            continue
         cell: Cell = {"method": variant.method, "settings": variant.at(epsilon)}
         told = epsilon if math.isfinite(epsilon) else None
         cell |= {"public": variant.public, "epsilon": told, "delta": config.delta}
@@ -275,6 +280,8 @@ def _grid(
         cell |= {"seed": seed}
         if config.keep != 1:
             cell |= {"keep": config.keep}
+        if variant.decoder_only:
+            cell |= {"decoder_only": True}
         public = _changed(variant.public) if variant.public else []
         paid = [] if ledger is None else [ledger]
         text = json.dumps([FORMAT, __version__, cell, changed, public, *paid], sort_keys=True)
@@ -398,7 +405,9 @@ def run_cell(cell: Cell, ledger: Path | None = None) -> dict[str, Any]:
             raise BadInput(
                 f"{cell['method']} with these settings is unsound and keeps no ε to be compared at; leave it out."
             )
-        model.fit(train, budget, public=public, ledger=ledger)
+        made = _through_codec(cell, train, public) if cell.get("decoder_only") else None
+        if made is None:
+            model.fit(train, budget, public=public, ledger=ledger)
         fitted = time.perf_counter()
         test, told = load(cell["test"], **cell["facts"]), budget.neighbours.size_is_public
         if model.info.makes == "classifier":
@@ -406,7 +415,8 @@ def run_cell(cell: Cell, ledger: Path | None = None) -> dict[str, Any]:
         else:
             read = any(m.reads == "train" for m in list_metrics() if m.name in cell["metrics"])
             found = evaluate(
-                model.sample(cell["samples"], seed=cell["seed"], keep=cell.get("keep", 1.0)),
+                made
+                or model.sample(cell["samples"], seed=cell["seed"], keep=cell.get("keep", 1.0)),
                 test,
                 metrics=cell["metrics"],
                 train=train if read else None,
@@ -426,6 +436,23 @@ def run_cell(cell: Cell, ledger: Path | None = None) -> dict[str, Any]:
         text = f"Something unexpected happened ({type(error).__name__}); try it by sfumato fit."
         return {"error": text, "exit_code": 1}
     seconds = {"fit": round(fitted - start, 2), "judge": round(time.perf_counter() - fitted, 2)}
+    if made is not None:
+        told_of = {"epsilon": None, "delta": cell["delta"], "neighbours": cell["neighbours"]}
+        return {"statement": told_of, "metrics": metrics, "seconds": seconds}
     statement = model.statement_.to_json()
     promise = {key: statement[key] for key in ("epsilon", "delta", "neighbours", "epsilon_under")}
     return {"statement": promise, "metrics": metrics, "seconds": seconds}
+
+
+def _through_codec(cell: Cell, train: Dataset, public: Dataset | None) -> Dataset:
+    """Private records as their codec gives them back: to be judged, NOT PRIVATE, and kept nowhere."""
+    codec = get_codec(cell["settings"]["codec"], train.schema, public=public)
+    # As many as were asked for, some of them twice if there are fewer: how many there are may be private.
+    order = np.random.default_rng(cell["seed"]).permutation(len(train))
+    batch = train.take(np.sort(np.resize(order, cell["samples"])))
+    random = torch.Generator().manual_seed(cell["seed"])
+    with torch.no_grad():
+        parts = [Batch(some, None) for some in batch.values.split(500)]
+        pixels = [as_bytes(codec.decode(codec.encode(part), generator=random)) for part in parts]
+    labels = None if batch.labels is None else batch.labels.numpy()
+    return Dataset.from_values(torch.cat(pixels).numpy(), labels, schema=train.schema)

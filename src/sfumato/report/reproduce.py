@@ -311,14 +311,24 @@ def side_by_side(table: PaperTable, outcomes: Sequence[Outcome]) -> list[Row]:
     for number in table.numbers():
         theirs.setdefault((number.data, number.metric, number.method, number.epsilon), number)
     rows: list[Row] = []
-    for grid, data, outcome in zip(table.grids, table.beside, outcomes, strict=True):
-        shown = grid.data if data == grid.data else f"{grid.data} (the paper's: {data})"
-        ours = {
+    made = [
+        {
             (row["metric"], row["method"], _epsilon(row)): row
             for row in outcome.rows
             if not row["published"]
         }
-        there = [key[1:] for key in theirs if key[0] == data]
+        for outcome in outcomes
+    ]
+    mine = {(data, *key) for data, ours in zip(table.beside, made, strict=True) for key in ours}
+    for place, (grid, data, ours) in enumerate(zip(table.grids, table.beside, made, strict=True)):
+        shown = grid.data if data == grid.data else f"{grid.data} (the paper's: {data})"
+        # A number of the paper's stands once: beside ours, or where its data set comes first.
+        first = data not in table.beside[:place]
+        there = [
+            key[1:]
+            for key in theirs
+            if key[0] == data and (key[1:] in ours or (first and key not in mine))
+        ]
         for metric in dict.fromkeys(key[0] for key in (*ours, *there)):
             keys = dict.fromkeys(key for key in (*there, *ours) if key[0] == metric)
             rows += [_row(shown, key, theirs.get((data, *key)), ours.get(key)) for key in keys]
