@@ -237,7 +237,7 @@ def test_without_steps_samples_are_the_mixtures():
     fitted = Diffusion(seed=3).fit(data, Budget(epsilon=1.0, delta=1e-4))
     assert fitted.begin_ == 0
     sample = fitted.sample(12, seed=1)
-    drawn = fitted._drawn_images(torch.from_numpy(sample.labels), torch.Generator().manual_seed(1))
+    drawn = fitted.drawn_images(torch.from_numpy(sample.labels), torch.Generator().manual_seed(1))
     assert sample.images.shape == tuple(drawn.shape)
     assert abs(float(sample.images.mean()) - float(drawn.float().mean())) < 30
 

@@ -169,7 +169,7 @@ def test_every_variant_fits_samples_and_is_loaded_with_its_rule(settings, labell
     assert fitted.log_[-1] == {"event": "matched", "training_seed": 0, "loss": fitted.loss_}
     # and no weights of the encoder
     found = learnt(fitted, but=("statement_", "schema_", "log_"))
-    assert set(found) == {"generator_", "shares_", "loss_", "rule_"}
+    assert set(found) == {"generator_", "shares_", "loss_", "rule_", "tone_"}
     again = Method.load(fitted.save(tmp_path / "run"))
     assert again.loss_ == fitted.loss_
     assert (again.rule_ is not None) == labelled

@@ -147,12 +147,14 @@ def test_the_curve_is_one_query_of_a_small_share_and_tables_have_none(tmp_path):
 
 USERS = {n: c for n, c in find_methods().items() if issubclass(c, Toned)}
 OTHERS = {
-    n: c for n, c in USERS.items() if n not in ("mixture", "diffusion")
+    n: c for n, c in USERS.items() if n not in ("mixture", "diffusion", "transport")
 }  # which ask by themselves
 
 
 def test_methods_that_draw_pixels_have_the_curve_and_those_of_public_pictures_do_not():
-    drawing = "diffusion dpaf gan gan-ft gan-mi gs-wgan hp mepf merf mge mixture pearl sinkhorn"
+    drawing = (
+        "diffusion dpaf gan gan-ft gan-mi gs-wgan hp mepf merf mge mixture pearl sinkhorn transport"
+    )
     assert set(USERS) == set(drawing.split())
 
 

@@ -22,11 +22,13 @@ from torch import Tensor, nn
 from sfumato.data import Schema
 from sfumato.errors import BadInput
 from sfumato.generators.denoiser import Denoiser
+from sfumato.generators.devices import moved
 from sfumato.generators.networks import seeded
 from sfumato.methods.base import Workspace
 from sfumato.methods.capacity import usual_records
 from sfumato.methods.matched import minimise
 from sfumato.methods.on_mixture import OnMixture
+from sfumato.methods.parts import Trained
 from sfumato.methods.registry import MethodInfo
 from sfumato.methods.settings import setting
 from sfumato.methods.textures import Target, Textures, texture_queries
@@ -40,7 +42,7 @@ _LENGTH = 0.5  # of a move, where the network says 1
 _BEYOND = 0.02  # slope of what features see of pixels beyond the range, so that these come back
 
 
-class Transport(OnMixture):
+class Transport(Trained, OnMixture):
     """A mixture whose draws are moved until they look like the records.
 
     **Guarantee**: the sums of `mixture` (its own guarantee), a sum of vectors of norm ≤ 1 by class, and one of products a ⊗ a of
@@ -118,15 +120,17 @@ class Transport(OnMixture):
             return
         random = torch.Generator().manual_seed(self.seed)
         textures = Textures.of(data.schema, self.shares_, self.drawn_images, random)
-        target = textures.asked(data, self.shares_, size)
+        target = moved(textures.asked(data, self.shares_, size), self.place)
+        textures = moved(textures, self.place)
         minimise(
-            self.network_,
+            self.network_.to(self.place),
             lambda step, random: self._distance(textures, target, random),
             run,
             steps=self.steps,
             seed=self.seed,
             rate=lambda step: self.learning_rate * min(1.0, 2 * (1 - step / self.steps)),
         )
+        self.network_.cpu()
         self.tone_again(self._made)
 
     def _distance(self, textures: Textures, target: Target, random: torch.Generator) -> Tensor:
@@ -134,17 +138,19 @@ class Transport(OnMixture):
         present = (self.shares_ > 0).nonzero().squeeze(1)
         each = max(1, self.batch // len(present))
         labels = present.repeat_interleave(each)
-        weights = (self.shares_[labels] / self.shares_[labels].sum())[:, None]
+        weights = (self.shares_[labels] / self.shares_[labels].sum())[:, None].to(self.place)
         lengths = target.moment.diagonal().rsqrt()
         means, moments, moves = [], [], []
         for _ in range(2):
-            starts = self._starts(labels, random)
+            starts = self._starts(labels, random).to(self.place)
             made = self._moved(starts, random)
             inside = made.clamp(0, 1)
             features = textures.features(inside + _BEYOND * (made - inside))
-            coordinates = textures.coordinates(features, labels)
+            coordinates = textures.coordinates(features, labels.to(self.place))
             moment = (coordinates * weights).T @ coordinates
-            means.append(features.view(len(present), each, -1).mean(1) - target.means[present])
+            means.append(
+                features.view(len(present), each, -1).mean(1) - target.means[present.to(self.place)]
+            )
             moments.append((moment - target.moment) * lengths[:, None] * lengths)
             moves.append((made - starts).square().mean())
         apart = (means[0] * means[1]).mean() + (moments[0] * moments[1]).mean()
@@ -155,8 +161,8 @@ class Transport(OnMixture):
 
     def _moved(self, pixels: Tensor, random: torch.Generator) -> Tensor:
         """(n, C, H, W), about [0, 1]"""
-        drawn = torch.randn(pixels.shape, generator=random)
-        alike = torch.ones(len(pixels))
+        drawn = torch.randn(pixels.shape, generator=random).to(pixels.device)
+        alike = torch.ones(len(pixels), device=pixels.device)
         moves: Tensor = self.network_(
             torch.cat([2 * pixels - 1, drawn], dim=1), alike, torch.zeros_like(alike).long()
         )
