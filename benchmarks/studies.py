@@ -366,7 +366,6 @@ def subsets(given: Namespace) -> None:
 SMALL = {"shards": 100, "rate": 0.2}
 FEWER = {"shards": 20, "rate": 1.0}  # 300 records each, all asked
 ONE = {"shards": 1, "rate": 1.0}
-LONGER = SMALL | {"steps": 600, "phase": 30}
 # name, settings, constants of the method's file, and at which ε the noise is that of 60,000 records in 1,000 shards (None: none)
 GSWGAN_ROWS: dict[str, tuple[dict[str, Any], dict[str, int], float | None]] = {
     "200 steps, noise of ε = 10": (SMALL, {}, 10.0),
@@ -381,10 +380,6 @@ GSWGAN_ROWS: dict[str, tuple[dict[str, Any], dict[str, int], float | None]] = {
     "2,000 steps, one critic, five steps for each": (
         ONE | {"steps": 2000, "phase": 1}, {"PHASE_STEPS": 5}, None,
     ),
-    "600 steps, noise of ε = 10": (SMALL | {"steps": 600}, {}, 10.0),
-    "600 steps, critics catch up every 30 by 10, noise of ε = 10": (LONGER, {"PHASE_STEPS": 10}, 10.0),
-    "600 steps, critics catch up every 30 by 10, noise of ε = 1": (LONGER, {"PHASE_STEPS": 10}, 1.0),
-    "200 steps, noise of ε = 1": (SMALL, {}, 1.0),
 }  # fmt: skip
 # Of the paper and its code: steps, images a step, shards, noise ÷ (2 · an image's bound).
 PAPER_STEPS, PAPER_BATCH, PAPER_SHARDS, PAPER_NOISE = 20_000, 32, 1_000, 1.07
