@@ -20,6 +20,7 @@ from torch import Tensor
 
 from sfumato.data import Batch, Schema
 from sfumato.methods.moments import (
+    leading,
     positive,
     scaled,
     shrunk_moments,
@@ -27,7 +28,6 @@ from sfumato.methods.moments import (
     symmetric,
     wiener,
 )
-from sfumato.methods.refinement import leading
 from sfumato.privacy import Gate, Query
 from sfumato.public.products import row_product
 from sfumato.public.texture import Texture

@@ -21,6 +21,7 @@ from sfumato.public.scattering import Scattering
 _LEVELS = 8
 _CELLS = 8  # a side, at most
 _SCALES = 2
+_ROWS = 32  # pictures at a time
 
 
 def textured(shape: tuple[int, ...]) -> bool:
@@ -57,7 +58,9 @@ class Texture(nn.Module):
         self.register_buffer("levels", torch.linspace(0, 1, _LEVELS), persistent=False)
 
     def forward(self, pixels: Tensor) -> Tensor:
-        return torch.cat([self.scattering(pixels), self._tones(pixels)], dim=1)
+        # A few at a time: their tones are eight numbers for every pixel before they are averaged.
+        tones = torch.cat([self._tones(some) for some in pixels.split(_ROWS)])
+        return torch.cat([self.scattering(pixels), tones], dim=1)
 
     def _tones(self, pixels: Tensor) -> Tensor:
         """Shares by channel, level and cell; cells at the lower and right edge may be smaller."""
