@@ -9,6 +9,7 @@ moved until their features are the wanted ones. Everything here is public: the f
 
 from __future__ import annotations
 
+import copy
 import math
 from functools import lru_cache
 
@@ -50,7 +51,8 @@ class Texture(nn.Module):
     def __init__(self, shape: tuple[int, ...], most: int = 3000) -> None:
         super().__init__()
         channels, height, width = shape
-        self.scattering = scattering_of((channels, height, width), most)
+        # Its own: it may be moved to a device, and the kept one is everybody's.
+        self.scattering = copy.deepcopy(scattering_of((channels, height, width), most))
         self.cell = 2**self.scattering.scales
         grid = (math.ceil(height / self.cell), math.ceil(width / self.cell))
         self.tones = channels * _LEVELS * grid[0] * grid[1]
