@@ -159,3 +159,13 @@ def test_pictures_of_a_few_pixels_are_refused():
     data = Dataset.from_arrays(np.zeros((20, 3, 3), np.uint8), np.zeros(20, int), classes=2)
     with pytest.raises(BadInput, match="at least 4 × 4"):
         sfumato.Transport().fit(data, PLENTY, allow_empty=True)
+
+
+@pytest.mark.parametrize(("gray", "tone"), [(0, True), (100, False), (255, False)])
+def test_pictures_that_are_all_the_same_are_drawn_as_they_are(gray, tone):
+    images = np.full((200, 8, 8), gray, np.uint8)
+    data = Dataset.from_arrays(images, np.arange(200) % 2, classes=2)
+    fitted = Transport(steps=3, width=4, batch=8, tone=tone).fit(data, PLENTY)
+    made = fitted.sample(20, seed=0).images.astype(float)
+    assert all(bool(p.isfinite().all()) for p in fitted.network_.parameters())
+    assert abs(made - gray).mean() < 8

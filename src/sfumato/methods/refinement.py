@@ -24,6 +24,7 @@ from torch import Tensor
 from sfumato.data import Batch, Schema
 from sfumato.files import Record
 from sfumato.methods.base import Workspace
+from sfumato.methods.moments import leading
 from sfumato.privacy import Gate, Query, balanced
 from sfumato.public.products import row_product
 from sfumato.public.scattering import Scattering
@@ -198,17 +199,6 @@ def _errors(logits: Tensor, codes: Tensor) -> Tensor:
 def _scattering(schema: Schema) -> Scattering:
     channels, height, width = schema.shape
     return scattering_of((channels, height, width), _MOST_FEATURES)
-
-
-def leading(matrix: Tensor, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """About the `count` largest eigenvalues and their vectors, by subspace iteration: a twentieth of the time of them all."""
-    size = len(matrix)
-    tried = min(size, count + 40)
-    vectors = torch.randn(size, tried, generator=generator)
-    for _ in range(6):
-        vectors = torch.linalg.qr(matrix @ vectors)[0]
-    values, within = torch.linalg.eigh(vectors.T @ matrix @ vectors)
-    return values.flip(0)[:count], (vectors @ within.flip(1))[:, :count]
 
 
 @torch.no_grad()

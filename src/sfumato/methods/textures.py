@@ -20,6 +20,7 @@ from torch import Tensor
 
 from sfumato.data import Batch, Schema
 from sfumato.methods.moments import (
+    leading,
     positive,
     scaled,
     shrunk_moments,
@@ -27,7 +28,6 @@ from sfumato.methods.moments import (
     symmetric,
     wiener,
 )
-from sfumato.methods.refinement import leading
 from sfumato.privacy import Gate, Query
 from sfumato.public.products import row_product
 from sfumato.public.texture import Texture
@@ -37,6 +37,7 @@ _WIDTH = 100  # coordinates with a second moment
 _SPLIT = 0.8  # of the share, for the class means
 _DRAWS = 6000
 _ROOM = 1.3  # lengths beyond this, against the draws' typical one, are clipped
+_LEAST = 1e-4  # unit or length, where draws are all the same
 _WINDOW = 9  # neighbouring features that tell together how strong their signal is
 
 Draw = Callable[[Tensor, torch.Generator], Tensor]  # labels → pictures as bytes
@@ -76,14 +77,14 @@ class Textures:
             )
         centre, spread = rows.mean(0), rows.std(0)
         # Features that hardly vary among draws must not be blown up.
-        scale = (spread.square() + (0.1 * spread.mean()).square()).sqrt().clamp(min=1e-6)
+        scale = (spread.square() + (0.1 * spread.mean()).square()).sqrt().clamp(min=_LEAST)
         rows = (rows - centre) / scale
         means = torch.zeros(len(shares), texture.dim)
         means[present] = rows.view(len(present), each, -1).mean(1)
         within = rows - means[labels]
         width = min(_WIDTH, texture.dim)
         values, vectors = leading(within.T @ within / len(rows), width, random)
-        axes = (vectors / values.clamp(min=1e-6 * float(values[0]) + 1e-12) ** 0.25).contiguous()
+        axes = (vectors / values.clamp(min=_LEAST) ** 0.25).contiguous()
         coordinates = row_product(within, axes)
         weights = (shares[labels] / shares[labels].sum())[:, None]
         return cls(
@@ -94,8 +95,8 @@ class Textures:
             axes=axes,
             # Directions in which draws do not vary at all (a constant picture) are as good as any other.
             moment=(coordinates * weights).T @ coordinates + 1e-6 * torch.eye(width),
-            radius=_ROOM * float(rows.norm(dim=1).mean()),
-            reach=_ROOM * float(coordinates.norm(dim=1).mean()),
+            radius=max(_LEAST, _ROOM * float(rows.norm(dim=1).mean())),
+            reach=max(_LEAST, _ROOM * float(coordinates.norm(dim=1).mean())),
         )
 
     def features(self, pixels: Tensor) -> Tensor:

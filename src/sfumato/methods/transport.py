@@ -169,8 +169,7 @@ class Transport(Trained, OnMixture):
         return pixels + _LENGTH * moves
 
     def _made(self, labels: Tensor, random: torch.Generator) -> Tensor:
-        parts = labels.split(self.AT_ONCE)
-        return torch.cat([self._moved(self._starts(some, random), random) for some in parts])
+        return self._moved(self._starts(labels, random), random)
 
     def _sample(self, labels: Tensor, random: torch.Generator) -> Tensor:
         return self.toned(self._made(labels, random))

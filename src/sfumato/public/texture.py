@@ -9,6 +9,7 @@ moved until their features are the wanted ones. Everything here is public: the f
 
 from __future__ import annotations
 
+import copy
 import math
 from functools import lru_cache
 
@@ -21,6 +22,7 @@ from sfumato.public.scattering import Scattering
 _LEVELS = 8
 _CELLS = 8  # a side, at most
 _SCALES = 2
+_ROWS = 32  # pictures at a time
 
 
 def textured(shape: tuple[int, ...]) -> bool:
@@ -49,7 +51,8 @@ class Texture(nn.Module):
     def __init__(self, shape: tuple[int, ...], most: int = 3000) -> None:
         super().__init__()
         channels, height, width = shape
-        self.scattering = scattering_of((channels, height, width), most)
+        # Its own: it may be moved to a device, and the kept one is everybody's.
+        self.scattering = copy.deepcopy(scattering_of((channels, height, width), most))
         self.cell = 2**self.scattering.scales
         grid = (math.ceil(height / self.cell), math.ceil(width / self.cell))
         self.tones = channels * _LEVELS * grid[0] * grid[1]
@@ -57,7 +60,9 @@ class Texture(nn.Module):
         self.register_buffer("levels", torch.linspace(0, 1, _LEVELS), persistent=False)
 
     def forward(self, pixels: Tensor) -> Tensor:
-        return torch.cat([self.scattering(pixels), self._tones(pixels)], dim=1)
+        # A few at a time: their tones are eight numbers for every pixel before they are averaged.
+        tones = torch.cat([self._tones(some) for some in pixels.split(_ROWS)])
+        return torch.cat([self.scattering(pixels), tones], dim=1)
 
     def _tones(self, pixels: Tensor) -> Tensor:
         """Shares by channel, level and cell; cells at the lower and right edge may be smaller."""
