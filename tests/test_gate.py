@@ -106,7 +106,7 @@ def test_the_square_root_of_two_is_for_what_is_enforced_once_and_for_nothing_els
         {"share": math.nan},
         {"rate": 0.5},
         {"over": "groups"},
-        {"shape": (2, 2, 2)},
+        {"shape": (2, 2, 2, 2)},
         {"shape": (2, 2), "non_negative": True},
         {"shape": (2,), "symmetric": True},
         {"shape": (2, 3), "symmetric": True},

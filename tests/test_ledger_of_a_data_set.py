@@ -11,6 +11,7 @@ import sqlite3
 import stat
 import subprocess
 import sys
+import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -354,6 +355,7 @@ def in_child(work: Callable[[], None]) -> int:
         try:
             work()
         except BaseException:
+            traceback.print_exc()
             os._exit(1)
         os._exit(0)
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])

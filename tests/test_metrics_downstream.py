@@ -611,7 +611,7 @@ def test_every_metric_has_an_interval_a_source_and_full_progress(hurried, make):
         assert real.name in metric.source
         assert ("not covered by ε" in metric.source) != ("synthetic data only" in metric.source)
         reads = ("memor", "curve.eff", "frechet.judge", "marginals-train", "marginals-paper")
-        reads += ("ceiling", "baseline.class-means", "dpimagebench.best")
+        reads += ("ceiling", "baseline.class-means", "dpimagebench.best", "fid.paper")
         assert ("TRAINING" in metric.source) == metric.name.startswith(reads)
     json.dumps(found.to_json(), allow_nan=False)
 

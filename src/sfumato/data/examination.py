@@ -348,6 +348,7 @@ class _Cells:
                 for text, n in self.unknown.most_common(_SHOWN)
             ]
             kind = "none of its categories" if column.categories else f"no {_kind(column)}"
+            kind = kind.removesuffix("s") if total == 1 and not column.categories else kind
             found.add(
                 "problem" if not column.categories or 2 * total > self.count else "warning",
                 "values",
