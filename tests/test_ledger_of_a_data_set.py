@@ -66,6 +66,10 @@ def merf() -> Method:
     return sfumato.Merf(**sfumato.Merf.TINY)
 
 
+def untrained() -> Method:
+    return sfumato.Mge(**sfumato.Mge.TINY)
+
+
 def make(folder: Path, limit: Budget = LIMIT) -> Path:
     DataSetLedger.make(folder, limit).close()
     return folder
@@ -349,7 +353,10 @@ def test_key_and_fingerprint_stay_in_the_file(ledger, tmp_path):
 
 
 def in_child(work: Callable[[], None]) -> int:
-    """The exit status of a process that does it."""
+    """The exit status of a process that does it.
+
+    It must train no network: where another test has had gradients computed on a device, torch refuses them in a child.
+    """
     child = os.fork()
     if child == 0:
         try:
@@ -393,9 +400,9 @@ def test_a_run_that_was_killed_goes_on_with_its_one_reservation(
     owner, name, deed = MOMENTS[moment]
     with monkeypatch.context() as patch:
         patch.setattr(owner, name, deed)
-        assert in_child(lambda: merf().fit(data, ONE, out=out, ledger=ledger)) == -signal.SIGKILL
+        assert in_child(lambda: untrained().fit(data, ONE, out=out, ledger=ledger)) == -signal.SIGKILL
     assert len(states(ledger)) == (0 if moment == "turning" else 1)
-    merf().fit(data, ONE, out=out, ledger=ledger, resume=sfumato.methods.is_run(out))
+    untrained().fit(data, ONE, out=out, ledger=ledger, resume=sfumato.methods.is_run(out))
     assert states(ledger) == ["finished"]
     assert spent(ledger) == pytest.approx(1.0)
 

@@ -35,7 +35,7 @@ from sfumato.public.texture import Texture
 MEANS, MOMENT = "class textures", "texture second moment"
 _WIDTH = 100  # coordinates with a second moment
 _SPLIT = 0.8  # of the share, for the class means
-_DRAWS = 6000
+_DRAWS = (10, 6000)  # for each feature; at most
 _ROOM = 1.3  # lengths beyond this, against the draws' typical one, are clipped
 _LEAST = 1e-4  # unit or length, where draws are all the same
 _WINDOW = 9  # neighbouring features that tell together how strong their signal is
@@ -69,7 +69,7 @@ class Textures:
         """Of draws, as many of each class that is present."""
         texture = Texture(schema.shape)
         present = (shares > 0).nonzero().squeeze(1)
-        each = max(2, _DRAWS // len(present))
+        each = max(2, min(_DRAWS[0] * texture.dim, _DRAWS[1]) // len(present))
         labels = present.repeat_interleave(each)
         with torch.no_grad():
             rows = torch.cat(
