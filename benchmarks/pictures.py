@@ -209,18 +209,13 @@ def gallery(out: Path, sets: Sequence[str] = GALLERY) -> None:
 
 def samples(out: Path, sets: Sequence[str] = ("fashion-mnist",), method: str = "transport") -> None:
     for name in sets:
-        data, sides = sfumato.load(f"{name}:train"), []
-        labels = np.repeat(np.arange(data.schema.n_classes), 10)
-        for epsilon in (1, 10):
-            model = get_method(method)(seed=0).fit(data, Budget(epsilon=epsilon, delta=1e-5))
-            images = model.sample(labels=labels, seed=0).images.transpose(0, 2, 3, 1)
-            rows = [
-                np.concatenate(list(line), axis=1) for line in np.split(images, len(images) // 10)
-            ]
-            sides.append(np.concatenate(rows))
-        gap = np.full((len(sides[0]), data.schema.shape[2] // 2, sides[0].shape[2]), 255, np.uint8)
-        whole = np.concatenate([sides[0], gap, sides[1]], axis=1).squeeze()
-        picture = Image.fromarray(whole)
+        data = sfumato.load(f"{name}:train")
+        labels = np.repeat(np.arange(data.schema.n_classes), 20)
+        model = get_method(method)(seed=0).fit(data, Budget(epsilon=1.0, delta=1e-5))
+        images = model.sample(labels=labels, seed=0).images.transpose(0, 2, 3, 1)
+        lines = np.split(images, data.schema.n_classes)
+        rows = [np.concatenate(list(line), axis=1) for line in lines]
+        picture = Image.fromarray(np.concatenate(rows).squeeze())
         picture = picture.resize((2 * picture.width, 2 * picture.height), Image.Resampling.NEAREST)
         picture.quantize(64).save(out / f"{method}-{name}-samples.png", optimize=True)
 
