@@ -176,8 +176,8 @@ def test_it_learns_from_a_table_with_missing_values():
     )
     assert fitted.score(table(200, seed=3)) > 0.85
     assert fitted.filters().features[:3] == ("age", "size", "colour = red")
-    top = np.abs(fitted.explain(table(5)).contributions()).argmax(axis=1)
-    assert (top == 0).sum() >= 3  # the label is decided by age
+    top = np.abs(fitted.explain(table(200, seed=3)).contributions()).argmax(axis=1)
+    assert (top == 0).mean() > 0.6  # the label is decided by age; 0.79 ± 0.03 over twelve fits
 
 
 @pytest.mark.parametrize(
