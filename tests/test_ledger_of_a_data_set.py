@@ -400,7 +400,9 @@ def test_a_run_that_was_killed_goes_on_with_its_one_reservation(
     owner, name, deed = MOMENTS[moment]
     with monkeypatch.context() as patch:
         patch.setattr(owner, name, deed)
-        assert in_child(lambda: untrained().fit(data, ONE, out=out, ledger=ledger)) == -signal.SIGKILL
+        assert (
+            in_child(lambda: untrained().fit(data, ONE, out=out, ledger=ledger)) == -signal.SIGKILL
+        )
     assert len(states(ledger)) == (0 if moment == "turning" else 1)
     untrained().fit(data, ONE, out=out, ledger=ledger, resume=sfumato.methods.is_run(out))
     assert states(ledger) == ["finished"]
