@@ -19,7 +19,7 @@ from sfumato.testing import fuzz
 from sfumato.testing.fuzz import BUG, Call, Outcome, make_call, run, summary
 
 
-@pytest.mark.parametrize("calls", [80, pytest.param(3000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("calls", [150, pytest.param(3000, marks=pytest.mark.slow)])
 def test_hostile_calls_end_in_work_or_one_sentence(tmp_path: Path, calls: int) -> None:
     out = tmp_path / "found.json"
     words = ["--calls", str(calls), "--seed", "12", "--out", str(out)]
