@@ -16,7 +16,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from sfumato.data import catalogue, fetch, find_named, list_named, load, schema_of
+from sfumato.data import (
+    builders,
+    catalogue,
+    fetch,
+    find_named,
+    list_named,
+    load,
+    may_share,
+    schema_of,
+)
 from sfumato.data.fetch import Built, NpmPackage, SourceFailed, Web, ensure
 from sfumato.errors import BadInput, DataUnavailable
 from sfumato.files import sha256_of
@@ -268,6 +277,49 @@ def test_files_come_over_http_and_a_cut_connection_leaves_nothing(cache, server,
             ensure("toy", files, (Web(f"{place}/"),))
     ensure("toy", FILES, (Web(f"{server}/whole/"),))
     assert (cache / "b.bin").read_bytes() == CONTENT["b.bin"]
+
+
+# ------------------------------------------------------------------------------------------ parts
+
+
+def test_a_part_of_a_set_is_every_second_record_of_its_classes(tmp_path):
+    labels = np.array([2, 9, 0, 8, 1, 2, 9, 0, 2, 8])
+    values = np.arange(10, dtype=np.uint8).repeat(3 * 32 * 32).reshape(10, 3, 32, 32)
+    builders.write_arrays(tmp_path, "train", values, labels)
+    found = {}
+    for name in ("cifar10-vehicles", "cifar10-birds", "cifar10-half"):
+        entry = find_named(name)[0]
+        ((rows, codes),) = entry.open(tmp_path, "train").blocks(99)
+        found[name] = set(rows[:, 0, 0, 0].tolist())
+        known = find_named("cifar10")[0].schema.classes
+        assert [known[labels[row]] for row in rows[:, 0, 0, 0]] == [
+            entry.schema.classes[code] for code in codes
+        ]
+        assert entry.store == "cifar10" and entry.files == find_named("cifar10")[0].files
+    assert found == {
+        "cifar10-vehicles": {2, 4, 6},
+        "cifar10-birds": {0, 8},
+        "cifar10-half": {1, 3, 5, 7, 9},
+    }
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "shared"),
+    [
+        ("cifar10:train", "cifar10", True),
+        ("cifar10:train", "cifar10:test", False),
+        ("cifar10-vehicles:train", "cifar10", True),  # a network trained on the whole
+        ("cifar10", "cifar10-half:train", True),
+        ("cifar10-vehicles:train", "cifar10-birds:train", True),  # by name they may
+        ("cifar10-vehicles:train", "cifar10-half:train", False),
+        ("chest-xray-28:train", "chest-xray", True),  # the same pictures, smaller
+        ("mnist:train", "fashion-mnist", False),
+        ("mine", "mine", True),
+        ("mine", "cifar10", False),
+    ],
+)
+def test_names_tell_whether_two_sets_may_have_records_in_common(first, second, shared):
+    assert may_share(first, second) is may_share(second, first) is shared
 
 
 # ------------------------------------------------------------------------------ the real thing

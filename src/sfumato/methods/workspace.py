@@ -13,6 +13,7 @@ import torch
 
 from sfumato import published
 from sfumato.checkpoints import Checkpoint
+from sfumato.data import may_share
 from sfumato.errors import BadInput
 from sfumato.generators.training import Part, Training
 from sfumato.privacy import RunStore
@@ -59,7 +60,7 @@ class Workspace:
     def check_unseen(self, what: str, trained_on: Iterable[str]) -> None:
         """Raise if `what`, which is taken for public, was trained on the private data, as far as names can tell."""
         name = self._private_name
-        if name is not None and {name, name.partition(":")[0]} & set(trained_on):
+        if name is not None and any(may_share(name, seen) for seen in trained_on):
             raise BadInput(
                 f"{what} was trained on {name}, which is the private data here, so its weights are not public and the "
                 "guarantee would be void; take one that was trained on other data."
