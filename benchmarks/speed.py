@@ -814,6 +814,7 @@ def codec_fit(name: str, quick: bool) -> Callable[[], Any]:
         "hp": (2_000, {"steps": 1, "rounds": 2}),
         "mge": (60_000, {"codec": "dct"}),
         "llm": (10_000, {"epochs": 3.0}),
+        "transport": (20_000, {"steps": 50}),
     }[name]
     n = 500 if quick else n
     pixels = np.random.default_rng(0).integers(0, 256, (n, 1, 28, 28), dtype=np.uint8)

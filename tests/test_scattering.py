@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from torch.nn import functional
 
 from sfumato.errors import BadInput
 from sfumato.public.scattering import Scattering
@@ -94,3 +95,25 @@ def test_senseless_settings_and_images_of_another_shape_are_refused():
             Scattering(shape, scales, angles)
     with pytest.raises(BadInput, match="takes images of shape"):
         Scattering((1, 28, 28))(torch.zeros(1, 1, 32, 32))
+
+
+@pytest.mark.parametrize("sides", [(4, 4), (7, 9), (14, 5), (28, 28), (33, 18)])
+def test_derivatives_by_blocks_are_those_of_the_plain_convolutions(sides, monkeypatch):
+    scattering = Scattering((2, *sides), scales=2, angles=3)
+    pixels = torch.rand(5, 2, *sides, requires_grad=True)
+    toward = torch.randn(5, scattering.dim)
+    (quick,) = torch.autograd.grad((scattering(pixels) * toward).sum(), pixels)
+
+    def waves(x, waves, back):
+        return functional.conv2d(x, waves, padding=3)
+
+    def halved(x, blur):
+        bottom, right = (side % 2 for side in x.shape[2:])
+        return functional.conv2d(
+            functional.pad(x, (0, right, 0, bottom)), blur, stride=2, padding=1
+        )
+
+    monkeypatch.setattr("sfumato.public.scattering._Waves.apply", waves)
+    monkeypatch.setattr("sfumato.public.scattering._Halved.apply", halved)
+    (plain,) = torch.autograd.grad((scattering(pixels) * toward).sum(), pixels)
+    assert torch.allclose(quick, plain, rtol=1e-4, atol=1e-5)

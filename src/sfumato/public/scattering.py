@@ -12,9 +12,12 @@ Beyond the edge the image is zero. Everything here is public: the filters are co
 from __future__ import annotations
 
 import math
+from functools import lru_cache
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from sfumato.errors import BadInput
@@ -24,6 +27,7 @@ _SIGMA, _FREQUENCY, _REACH = 0.8, 3 * math.pi / 4, 3
 _BLUR = (1 / 8, 3 / 8, 3 / 8, 1 / 8)  # before every halving
 _SMOOTH = 1e-3  # rounds the modulus off at zero, where it has no derivative
 _ROWS = 32  # images at a time: their maps stay in the processor's cache
+_BLOCK = 4  # a side, of the pixels whose derivatives are computed together
 
 
 class Scattering(nn.Module):
@@ -42,6 +46,7 @@ class Scattering(nn.Module):
 
     waves: Tensor
     blur: Tensor
+    back: Tensor
 
     def __init__(self, shape: tuple[int, ...], scales: int = 2, angles: int = 8) -> None:
         super().__init__()
@@ -63,6 +68,7 @@ class Scattering(nn.Module):
         waves, blur = _filters(angles)
         self.register_buffer("waves", waves, persistent=False)  # (2 · angles, 1, 7, 7)
         self.register_buffer("blur", blur, persistent=False)  # (1, 1, 4, 4)
+        self.register_buffer("back", _in_blocks(waves), persistent=False)
 
     def forward(self, pixels: Tensor) -> Tensor:
         if tuple(pixels.shape[1:]) != self.shape:
@@ -100,16 +106,88 @@ class Scattering(nn.Module):
 
     def _modulus(self, x: Tensor) -> Tensor:
         """(m, 1, h, w) → (m · angles, 1, h, w)"""
-        real, imaginary = functional.conv2d(x, self.waves, padding=_REACH).chunk(2, dim=1)
+        real, imaginary = _Waves.apply(x, self.waves, self.back).chunk(2, dim=1)
         modulus = torch.addcmul(real.square(), imaginary, imaginary)
         modulus = modulus.add_(_SMOOTH**2).sqrt() - _SMOOTH
         return modulus.flatten(0, 1).unsqueeze(1)
 
     def _halved(self, x: Tensor) -> Tensor:
-        bottom, right = (side % 2 for side in x.shape[2:])
+        made: Tensor = _Halved.apply(x, self.blur)
+        return made
+
+
+class _Waves(torch.autograd.Function):
+    """Convolution with the wavelets. Its derivative is one with a single channel as its result, which libraries are slow at;
+    with the pixels of a block as channels it takes a seventh of the time."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, waves: Tensor, back: Tensor) -> Tensor:
+        ctx.save_for_backward(back)
+        ctx.sides = x.shape[2:]
+        return functional.conv2d(x, waves, padding=_REACH)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor, None, None]:
+        (back,) = ctx.saved_tensors
+        shifts = [_shift(side) for side in ctx.sides]
+        blocks = functional.conv2d(
+            slope, back, stride=_BLOCK, padding=[_REACH + shift for shift in shifts]
+        )
+        pixels = functional.pixel_shuffle(blocks, _BLOCK)
+        rows, columns = (
+            slice(shift, shift + side) for shift, side in zip(shifts, ctx.sides, strict=True)
+        )
+        return pixels[:, :, rows, columns], None, None
+
+
+class _Halved(torch.autograd.Function):
+    """Blur, then every second pixel. Its derivative is two products of matrices: a twentieth of the library's time."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, blur: Tensor) -> Tensor:
+        ctx.sides = x.shape[2:]
+        bottom, right = (side % 2 for side in ctx.sides)
         if bottom or right:
             x = functional.pad(x, (0, right, 0, bottom))
-        return functional.conv2d(x, self.blur, stride=2, padding=1)
+        return functional.conv2d(x, blur, stride=2, padding=1)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor, None]:
+        rows, columns = (_halving(side).to(slope) for side in ctx.sides)
+        return rows @ slope @ columns.T, None
+
+
+@lru_cache(maxsize=32)
+def _halving(side: int) -> Tensor:
+    """(side, ⌈side/2⌉): what each pixel of a line gives to the pixels of the halved one."""
+    given = torch.zeros(side + 3, (side + 1) // 2)
+    for pixel in range((side + 1) // 2):
+        given[2 * pixel : 2 * pixel + 4, pixel] = torch.tensor(_BLUR)
+    return given[1 : side + 1].contiguous()
+
+
+def _in_blocks(waves: Tensor) -> Tensor:
+    """(16, maps, 10, 10): the wavelets turned round, once for every pixel of a block, at that pixel's place."""
+    count, reach = len(waves), waves.shape[-1]
+    side = reach + _BLOCK - 1
+    made = torch.zeros(_BLOCK, _BLOCK, count, side, side)
+    for row in range(_BLOCK):
+        for column in range(_BLOCK):
+            made[row, column, :, row : row + reach, column : column + reach] = waves[:, 0].flip(
+                1, 2
+            )
+    return made.flatten(0, 1)
+
+
+def _shift(side: int) -> int:
+    """By how much blocks begin before the first pixel, so that with zeros on both sides alike they reach beyond the last."""
+    return next(
+        shift
+        for shift in range(_BLOCK)
+        if _BLOCK * ((side + 2 * shift - _BLOCK) // _BLOCK + 1) >= side + shift
+    )
 
 
 def _filters(angles: int) -> tuple[Tensor, Tensor]:
