@@ -14,8 +14,6 @@ from collections.abc import Callable
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from sklearn.exceptions import ConvergenceWarning
-from sklearn.neural_network import MLPClassifier
 from torch import Tensor
 from torch.nn import functional
 
@@ -58,6 +56,10 @@ def _shares(counts: NDArray[np.int64], n: int) -> NDArray[np.int64]:
 
 def _belief(draw: Draw, images: Tensor, labels: Tensor) -> NDArray[np.float64]:
     """How likely each image's label is to a classifier that has seen other samples; 0 if it has seen none of that class."""
+    # Here: scikit-learn takes a second to be imported, which every command would wait for.
+    from sklearn.exceptions import ConvergenceWarning
+    from sklearn.neural_network import MLPClassifier
+
     lessons, known = draw(TEACHING, torch.Generator().manual_seed(_SEED))
     if len(known.unique()) == 1:
         return (labels == known[0]).numpy().astype(np.float64)
