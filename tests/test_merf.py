@@ -11,10 +11,10 @@ import torch
 from sfumato.data import Batch, Column, Dataset, Schema
 from sfumato.errors import BadInput
 from sfumato.generators.embedding import MeanEmbedding, error_bound, suggest_features
-from sfumato.methods import Merf, Method
+from sfumato.methods import Merf, Method, get_method
 from sfumato.privacy import Budget, Neighbours
 from sfumato.public.fourier import FourierFeatures
-from sfumato.testing.methods import small_images
+from sfumato.testing.methods import small_images, small_table
 
 BUDGET = Budget(epsilon=5.0, delta=1e-4)
 TINY = Merf.TINY
@@ -152,6 +152,35 @@ def test_senseless_length_scales_are_refused_before_a_row_is_read(scales):
 # -- how many features ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    ("widths", "layers"), [("4d,2d", [13, 44, 22, 11]), ("7,5,6", [13, 7, 5, 6, 11])]
+)
+def test_layers_are_as_wide_as_they_are_said_to_be(widths, layers):
+    """Ten normals and three classes go in; out come three numbers and places: 2 whether a gain is there, 4 of work, 2 of sex."""
+    data = small_table()
+    model = Merf(widths=widths, features=8, steps=2, batch=9).fit(data, BUDGET)
+    linear = [m for m in model.generator_.layers if isinstance(m, torch.nn.Linear)]
+    assert [linear[0].in_features, *(m.out_features for m in linear)] == layers
+
+
+@pytest.mark.parametrize(
+    ("settings", "word"),
+    [
+        ({"widths": "4d, 2d"}, "whole numbers"),
+        ({"widths": "d"}, "whole numbers"),
+        ({"widths": "0,5"}, "whole numbers"),
+        ({"widths": ""}, "whole numbers"),
+        ({"widths": "20", "hidden": 7}, "leave hidden out"),
+        ({"widths": "20", "network": "points"}, "network=dense"),
+    ],
+)
+def test_senseless_widths_are_refused_before_a_row_is_read(settings, word):
+    with pytest.raises(BadInput, match=word):
+        Merf(**settings).promise(POINTS, BUDGET)
+    with pytest.raises(BadInput, match="network=dense"):
+        Merf(widths="20").promise(small_images().schema, BUDGET)
+
+
 def test_the_error_bound_is_the_propositions():
     m, sigma, d = 60_000, 3.73, 1000
     gamma = math.exp(math.lgamma((d + 1) / 2) - math.lgamma(d / 2))
@@ -202,3 +231,11 @@ def test_more_records_or_budget_suggest_more_features_up_to_the_limit():
     for n in (0, 2.5, True):
         with pytest.raises(BadInput):
             suggest_features(n, budget)
+
+
+@pytest.mark.parametrize(("name", "paired"), [("merf", True), ("hp", True), ("pearl", False)])
+def test_self_pairs_count_in_tables_as_in_the_papers_and_not_in_images(name, paired):
+    cls = get_method(name)
+    table, images = (cls(**cls.TINY).fit(data, BUDGET) for data in (small_table(), small_images()))
+    assert table._embedding.self_pairs is paired
+    assert images._embedding.self_pairs is False

@@ -65,6 +65,8 @@ MEPF_RATES = {  # S3:3465–3480, φ1 and φ2: the generator's rate, the average
     ("cifar10", 5): (1e-3, 3e-4),
     ("cifar10", 1): (1e-3, 1e-2),
     ("cifar10", 0.2): (1e-3, 1e-2),
+    ("cifar10-unlabelled", 10): (1e-3, 1e-3),
+    ("cifar10-unlabelled", 0.2): (1e-3, 1e-3),
 }
 OTHERS: dict[tuple[str, str, float | None], dict[str, Any]] = {
     ("merf", "mnist", None): {
@@ -73,7 +75,10 @@ OTHERS: dict[tuple[str, str, float | None], dict[str, Any]] = {
         "self_pairs": True,
     },
     ("merf", "fashion-mnist", None): {"features": 10000, "length_scales": "127", "steps": 3000},
-    ("merf", "gaussians-2d", None): {"features": 30000, "length_scales": "0.0139", "learning_rate": 3e-3},
+    ("merf", "gaussians-2d", None): {
+        "features": 30000, "length_scales": str(round(0.5 / 36, 4)), "learning_rate": 3e-3, "widths": "200,500,500,200",
+        "steps": 50 * 90_000 // 500, "batch": 500, "decays": 50, "latent": 5, "block": 15_000,
+    },
     ("merf", "cifar10", None): {"features": 500000, "length_scales": "1000", "learning_rate": 1e-3},
     ("hp", "mnist", None): {
         "order": 100, "product_order": 20, "rounds": 10, "length_scale": 0.005, "gamma": 20,
@@ -88,14 +93,17 @@ OTHERS: dict[tuple[str, str, float | None], dict[str, Any]] = {
     ("merf", "census", INF): {"features": 10000, "steps": 200},
     ("merf", "credit", INF): {"features": 50000, "steps": 4000},
     ("merf", "credit", 1): {"features": 5000, "steps": 4000},
-    ("hp", "gaussians-2d", None): {"order": 25, "product_order": 25},
+    ("hp", "gaussians-2d", None): {
+        "order": 25, "product_order": 25, "widths": "200,500,500,200", "steps": 100 * 90_000 // 500, "batch": 500,
+        "decays": 100, "latent": 5, "gamma": 10,
+    },
     ("hp", "adult-discrete", 0.3): {
         "order": 100, "product_order": 10, "product_dims": 5, "gamma": 1, "gamma_on": "product", "rounds": 8,
         "product_share": 0.5, "self_pairs": True,
     },
     ("hp", "adult-discrete", 0.1): {"order": 100, "product_order": 5, "product_dims": 7, "gamma": 1, "rounds": 8},
     ("mepf", "mnist", None): {
-        "moments": 2, "network": "conv", "size": 28, "texture": False, "warp": 0, "checked": False,
+        "taps": "convolutions", "moments": 2, "network": "conv", "size": 28, "texture": False, "warp": 0, "checked": False,
         "loss": "moving-average", "steps": 100000, "batch": 100, "latent": 90, "hidden": 500, "grain": 0,
     },
     ("mepf", "fashion-mnist", None): {
@@ -157,6 +165,9 @@ def test_merf_has_the_papers_numbers_for_tables(data: str) -> None:
     assert preset.values["batch"] == round(share * 10_000)
     assert preset.values["category_weight"] == "length"
     assert preset.values["latent"] == 10 and preset.values["learning_rate"] == 0.01
+    # The code's generator: 4 and 2 times what it makes; a constant learning rate; all frequencies in every step.
+    assert (preset.values["widths"], preset.values["decays"]) == ("4d,2d", 1)
+    assert 2 * preset.values["block"] >= features
     if undersample == 1:
         assert "undersample" not in preset.missing
     else:
@@ -173,6 +184,7 @@ def test_hp_has_the_papers_numbers_for_tables(data: str) -> None:
     assert values["steps"] == pytest.approx(epochs / share)
     assert values["batch"] == round(share * 10_000)
     assert values["product_dims"] == dims
+    assert (values["widths"], values["latent"], values["decays"]) == ("4d,2d", 10, 1)
 
 
 @pytest.mark.parametrize("epsilon", TABLE_4)

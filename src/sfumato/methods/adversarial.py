@@ -236,11 +236,13 @@ class LatentAdversarial(Encoded, Adversarial, Grained):
     """Dense generator and critic of four layers each: the one makes a codec's vectors, and the other sees them. Without a codec
     it is whatever stands behind it in the method's bases."""
 
-    penalty: float = setting("Weight λ of the gradient penalty.", default=10.0, above=0)
+    penalty: float = setting(
+        "Weight λ of the gradient penalty; 10 is usual on the line.", default=1.0, above=0
+    )
     penalty_at: str = setting(
-        "Where the Wasserstein critic's slope is held: line (near 1, between a record and its companion) or record (small, at "
-        "the record; the paper's).",
-        default=LINE,
+        "Where the Wasserstein critic's slope is held: record (small, at the record; the paper's) or line (near 1, between a "
+        "record and its companion; WGAN-GP's).",
+        default=RECORD,
         choices=(LINE, RECORD),
     )
 

@@ -3,8 +3,8 @@ improves differentially private image generation quality", algorithm 2): a Wasse
 by DP-SGD.
 
     repeat `steps` times:
-        critic:     g = ∇ [D(v') − D(v) + λ (‖∇D(u)‖ − 1)²]  for a record's vector v, a generated v' and a u between the two
-                    (`penalty_at` record: λ ‖∇D(v)‖ in place of the last term, as in the paper);
+        critic:     g = ∇ [D(v') − D(v) + λ ‖∇D(v)‖]  for a record's vector v and a generated v'
+                    (`penalty_at` line: λ (‖∇D(u)‖ − 1)² at a u between the two in place of the last term, as in WGAN-GP);
                     clipped as one gradient, summed over a Poisson sample, + noise                          (a paid step)
         generator:  every `critic_steps` critic steps, minimise −D(G(z, y)); keep a moving average           (free)
     sample: x = codec.decode(G(z, y))                                                                       (free)
@@ -26,11 +26,11 @@ class GanMi(LatentAdversarial):
     """DP-GAN-MI for labelled and unlabelled images.
 
     **Guarantee**: two charges, composed and calibrated jointly: noisy class counts (bound 1), and `steps` Poisson-sampled sums of
-    the critic's gradients, each record's (with its generated companion and the penalty between them) clipped as one to `clip`;
+    the critic's gradients, each record's (with its generated companion and the penalty) clipped as one to `clip`;
     sums are divided by the expected size of a sample.
 
-    Differs from the paper: the default penalty is that of WGAN-GP, between a record and its companion; labels, for each of which
-    the critic has a number of its own; a generator step after every critic step; any codec; a moving average of the generator.
+    Differs from the paper: labels, for each of which the critic has a number of its own; a generator step after every critic
+    step; any codec; a moving average of the generator.
     """
 
     info = MethodInfo(

@@ -8,6 +8,7 @@ distance is made of released numbers only, so choosing among generators by it is
 from __future__ import annotations
 
 import math
+import re
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -38,6 +39,7 @@ from sfumato.methods.tone import Toned
 from sfumato.privacy import FeatureMap, Gate, Query
 from sfumato.public.tabular import PixelCodec, TableCodec, plain_codec
 
+_WIDTHS = r"[1-9][0-9]{0,4}d?(,[1-9][0-9]{0,4}d?)*"
 _POINTS = 1_000  # of each class, where points take the network's place
 
 
@@ -50,6 +52,7 @@ class MatchedImages(Trained, Grained, Toned):
     AUTO: ClassVar[str] = "conv"  # what network=auto is for images
     HIDDEN: ClassVar[Mapping[str, int]] = {"images": 200, "table": 200}  # what hidden=auto is
     BATCH: ClassVar[Mapping[str, int]] = {"images": 100, "table": 500}  # what batch=auto is
+    PAIRS: ClassVar[Mapping[str, bool]] = {"images": False, "table": True}  # self_pairs=auto
     DECAY: ClassVar[float] = 0.9
     # Seed and number of the records that all generators are judged on: any constants.
     FINAL: ClassVar[tuple[int, int]] = (20_210_413, 4000)
@@ -184,15 +187,23 @@ class Matched(MatchedImages):
         low=1,
         free=True,
     )
+    widths: str | None = setting(
+        "Widths of a dense generator's hidden layers, in place of hidden and layers: numbers with commas between, such as "
+        "200,500,500,200, or times the numbers that it makes (one-hot places count), such as 4d,2d; auto: hidden, as often as "
+        "layers says.",
+        default=None,
+        free=True,
+    )
     network: str = setting(
         "The generator: auto (conv for images, dense for tables), conv, classed (conv, own layers per class), dense, or points "
         "(no network: 1,000 points of each class are moved).",
         default="auto",
         choices=("auto", "conv", "classed", "dense", "points"),
     )
-    self_pairs: bool = setting(
-        "Whether the distance counts each generated record with itself, as in the papers; without, it is unbiased.",
-        default=False,
+    self_pairs: bool | None = setting(
+        "Whether the distance counts each generated record with itself, as in the papers; without, it is unbiased; none for "
+        "auto: in tables, but for pearl.",
+        default=None,
         free=True,
     )
     squash: float | None = setting(
@@ -206,12 +217,25 @@ class Matched(MatchedImages):
             raise BadInput(
                 f"{self.info.name}'s network={self.network} makes images and this data set is a table; use auto, dense or points."
             )
+        if self.widths is None:
+            return
+        if not re.fullmatch(_WIDTHS, self.widths):
+            raise BadInput(
+                f"{self.info.name}'s widths are whole numbers with commas between, such as 200,500 or 4d,2d, not {self.widths!r}."
+            )
+        kind = self.auto(schema) if self.network == "auto" else self.network
+        if self.hidden is not None or kind != "dense":
+            remedy = "set network=dense" if kind != "dense" else "leave hidden out"
+            raise BadInput(
+                f"{self.info.name}'s widths are those of a dense generator, in place of hidden; {remedy}, or leave widths out."
+            )
 
     def embedded(
         self, data: Gate, label: str, phi: FeatureMap, count_weight: float
     ) -> MeanEmbedding:
         """Ask for a mean embedding; distances from it have self-pairs or not."""
-        return replace(embedded(data, label, phi, count_weight), self_pairs=self.self_pairs)
+        pairs = self.PAIRS[data.schema.kind] if self.self_pairs is None else self.self_pairs
+        return replace(embedded(data, label, phi, count_weight), self_pairs=pairs)
 
     @property
     def _batch(self) -> int:
@@ -236,8 +260,15 @@ class Matched(MatchedImages):
         facts = codec.numbers, schema.n_classes
         if kind == "points":
             return PointsGenerator(*facts, _POINTS, **form)
-        widths = [self._hidden(schema)] * self.layers
-        return DenseGenerator(*facts, self.latent or (10 if table else 5), widths, **form)
+        latent = self.latent or (10 if table else 5)
+        return DenseGenerator(*facts, latent, self._widths(schema, codec.dim), **form)
+
+    def _widths(self, schema: Schema, made: int) -> list[int]:
+        """Of the hidden layers of a dense generator that makes so many numbers."""
+        if self.widths is None:
+            return [self._hidden(schema)] * self.layers
+        parts = self.widths.split(",")
+        return [int(part.removesuffix("d")) * (made if part.endswith("d") else 1) for part in parts]
 
     def _sample(self, labels: Tensor, random: torch.Generator) -> Tensor:
         if self.schema_.kind == "table":

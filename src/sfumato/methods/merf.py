@@ -42,12 +42,12 @@ class Merf(Matched):
     columns ÷ their places in place of 1. The Gaussian noise is calibrated to the budget exactly. Everything after the release
     is post-processing.
 
-    Differs from the paper: class counts ride in the same release (half a per cent more noise), so imbalanced and absent
-    classes are handled and the number of records may be private; the loss leaves out the b self-pairs of a batch (`self_pairs`);
-    each step matches a random block of the frequencies, an unbiased estimate of the same loss at a fraction of its cost; sampled
-    pixels get a little grain. Tables: categories are divided by the root of their number of columns, where the paper takes the
-    length of the one-hot vector (`category_weight`); length scales are public constants where the paper takes the median distance
-    of private records; a batch holds as many records of each class as of any other.
+    Differs from the paper: class counts ride in the same release (half a per cent more noise), so imbalanced and absent classes
+    are handled and the number of records may be private; of images the loss leaves out the b self-pairs of a batch
+    (`self_pairs`); each step matches a random block of the frequencies, an unbiased estimate of the same loss at a fraction of
+    its cost; sampled pixels get a little grain. Tables: categories are divided by the root of their number of columns, where
+    the paper takes the length of the one-hot vector (`category_weight`); length scales are public constants where the paper
+    takes the median distance of private records; a batch holds as many records of each class as of any other.
     """
 
     info = MethodInfo(

@@ -12,7 +12,6 @@ Private: the records, in the mixture's own sums only.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -22,6 +21,7 @@ from sfumato.methods.base import Workspace
 from sfumato.methods.capacity import Capacity, capacity_of, usual_records
 from sfumato.methods.counts import apportion
 from sfumato.methods.mixture import Mixture
+from sfumato.methods.parts import Draw
 from sfumato.methods.settings import setting
 from sfumato.methods.tone import ToneCurve, Toned, gray_levels
 from sfumato.privacy import Budget, Gate, Query
@@ -64,7 +64,7 @@ class OnMixture(Toned):
         mixture.tone_ = self.mixture_tone_
         return mixture._records(labels, random)
 
-    def tone_again(self, made: Callable[[Tensor, torch.Generator], Tensor]) -> None:
+    def tone_again(self, made: Draw) -> None:
         """`tone_`, of pixels in [0, 1] that are made of draws: what the mixture's toned draws have is what was released."""
         if self.mixture_tone_ is None:
             return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -12,6 +13,8 @@ from sfumato.errors import BadInput
 from sfumato.generators.devices import DEVICES, device_of
 from sfumato.methods.base import Method
 from sfumato.methods.settings import setting
+
+Draw = Callable[[Tensor, torch.Generator], Tensor]  # labels → that many records
 
 
 class Trained(Method):

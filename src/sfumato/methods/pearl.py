@@ -50,6 +50,7 @@ class Pearl(Merf):
         summary="One noisy characteristic function; a generator matches it while a critic weighs its frequencies anew.",
         kinds=("images", "table"),
     )
+    PAIRS: ClassVar = {"images": False, "table": False}  # its critic would make the most of them
     TINY: ClassVar = {"features": 64, "steps": 12, "batch": 20, "hidden": 16, "block": 16}
 
     features: int | None = setting(

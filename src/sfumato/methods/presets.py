@@ -202,7 +202,8 @@ def _merged(method: type[Method], name: str, data: str) -> dict[str, list[Chosen
         rows |= _rows(block)
     if name == FAST:
         defaults = {s.name: s.default for s in method.settings()}
-        for key, changes in _rows(_file(method.info.name)[FAST][data]).items():
+        fast = _file(method.info.name)[FAST]
+        for key, changes in _rows(fast[fast[data].get("like", data)]).items():
             before = rows[key][0].value if key in rows else defaults[key]
             rows[key] = [replace(change, instead=shown(before)) for change in changes]
     return rows

@@ -25,6 +25,7 @@ from sfumato.data import Batch, Schema
 from sfumato.files import Record
 from sfumato.methods.base import Workspace
 from sfumato.methods.moments import leading
+from sfumato.methods.parts import Draw
 from sfumato.privacy import Gate, Query, balanced
 from sfumato.public.products import row_product
 from sfumato.public.scattering import Scattering
@@ -40,8 +41,6 @@ _RATE, _MOMENTUM = 4.0, 0.9
 # Noise of a step ÷ number of records up to which the rate is as it stands; above, steps shorten in proportion.
 _QUIET = 1e-3
 _PIECE = 2000
-
-Draw = Callable[[Tensor, torch.Generator], Tensor]  # labels → records
 
 
 def refinable(schema: Schema) -> bool:

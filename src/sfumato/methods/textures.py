@@ -12,7 +12,6 @@ Private: the records, inside `data.sum` only.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -28,6 +27,7 @@ from sfumato.methods.moments import (
     symmetric,
     wiener,
 )
+from sfumato.methods.parts import Draw
 from sfumato.privacy import Gate, Query
 from sfumato.public.products import row_product
 from sfumato.public.texture import Texture
@@ -39,8 +39,6 @@ _DRAWS = (10, 6000)  # for each feature; at most
 _ROOM = 1.3  # lengths beyond this, against the draws' typical one, are clipped
 _LEAST = 1e-4  # unit or length, where draws are all the same
 _WINDOW = 9  # neighbouring features that tell together how strong their signal is
-
-Draw = Callable[[Tensor, torch.Generator], Tensor]  # labels → pictures as bytes
 
 
 def texture_queries(schema: Schema, share: float) -> list[Query]:
@@ -66,7 +64,7 @@ class Textures:
 
     @classmethod
     def of(cls, schema: Schema, shares: Tensor, draw: Draw, random: torch.Generator) -> Textures:
-        """Of draws, as many of each class that is present."""
+        """Of draws (as bytes), as many of each class that is present."""
         texture = Texture(schema.shape)
         present = (shares > 0).nonzero().squeeze(1)
         each = max(2, min(_DRAWS[0] * texture.dim, _DRAWS[1]) // len(present))
