@@ -7,13 +7,16 @@ import math
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 
 from sfumato.cli.main import app
-from sfumato.data import find_named
+from sfumato.data import Dataset, find_named
 from sfumato.errors import BadInput, DataUnavailable
-from sfumato.evaluation.classified import CLASSIFIER
+from sfumato.evaluation.classified import CLASSIFIER, SUPERCLASS, judge_weights
+from sfumato.methods import Dre
+from sfumato.privacy import Budget
 from sfumato.report import grid
 from sfumato.report.comparison import parse_config
 from sfumato.report.export import Table, as_latex, as_markdown, latex
@@ -22,7 +25,9 @@ from sfumato.report.papers import all_published
 from sfumato.report.reproduce import part_of, read_table, reproduce, table_names
 
 # Of every paper at least one: S2, S4, and of the thesis (S3) A, B, C and D.
-QUICK = ("llm/text", "merf/table-3", "hp/table-1", "mepf/table-10", "mge/table-1", "dpaf/table-1")
+QUICK = (
+    "llm/text", "merf/table-3", "hp/table-1", "mepf/table-10", "mge/table-1", "mge/table-3", "dpaf/table-1",
+)  # fmt: skip
 
 OWN = """
 title = "DP-MERF on small digits"
@@ -203,6 +208,51 @@ def test_a_private_classifier_is_compared_by_its_own_accuracy(tmp_path: Path) ->
             grid.compare(
                 parse_config(given | {"metrics": metrics, "methods": methods}), tmp_path / "b"
             )
+
+
+@pytest.mark.usefixtures("_here")
+def test_the_weight_of_the_private_superclass_is_the_share_of_samples_of_its_classes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Private are two kinds of small pictures, public five; by a second route: of what samples are drawn."""
+    names = ("black", "dark", "gray", "pale", "white")
+    kinds = np.arange(600) % 5
+    pixels = np.random.default_rng(0).integers(0, 40, (600, 1, 8, 8), dtype=np.uint8)
+    pixels += (50 * kinds[:, None, None, None]).astype(np.uint8)
+    public = Dataset.from_arrays(pixels, kinds, classes=names, name="public")
+    wanted = np.flatnonzero(kinds >= 3)
+    # None of them is public: eight pixels are brighter.
+    changed = pixels[wanted] + np.eye(8, dtype=np.uint8)
+    private = Dataset.from_arrays(changed, kinds[wanted] - 3, classes=("pale", "white"))
+    model = Dre(codec="dct:16", rate=0.5, steps=60, learning_rate=0.05).fit(
+        private, Budget.none(delta=1e-4), public=public
+    )
+    found = judge_weights(model, public)
+    assert found.name == SUPERCLASS and found.badge == "" and "no private record" in found.source
+    # What samples look like: their mean brightness is that of the kind that they were drawn from.
+    made = model.sample(4_000, seed=0).images.mean(axis=(1, 2, 3))
+    drawn = np.clip(np.round((made - 20) / 50), 0, 4).astype(int)
+    assert found.value == pytest.approx(np.mean(drawn >= 3), abs=0.05)
+    assert found.value > 0.6  # of two fifths of the records
+    with pytest.raises(BadInput, match="no class that the private data have"):
+        judge_weights(model, Dataset.from_arrays(pixels, kinds, classes=5, name="public"))
+    with pytest.raises(BadInput, match="labelled public data"):
+        judge_weights(model, None)
+
+
+@pytest.mark.parametrize(
+    ("metrics", "method", "word"),
+    [
+        (["superclass.weight", "fid"], "dre", "name it alone"),
+        (["superclass.weight"], "merf", "judges dre's weights"),
+    ],
+)
+def test_the_weight_of_a_superclass_is_of_dre_and_stands_alone(
+    tmp_path: Path, metrics: list[str], method: str, word: str
+) -> None:
+    given = {"data": "digits", "epsilons": [1.0], "delta": 1e-5, "metrics": metrics}
+    with pytest.raises(BadInput, match=word):
+        grid.compare(parse_config(given | {"methods": {method: {}}}), tmp_path / "out")
 
 
 def test_latex_is_escaped_and_has_a_cell_for_every_column() -> None:

@@ -1,6 +1,6 @@
-"""How often a private classifier is right on held-out records: the one measurement of a method that makes no records.
+"""What is measured of a fitted method itself, not of its samples: a private classifier's accuracy, DP-DRE's weights.
 
-It reads real records, so like every metric it is NOT covered by ε.
+The first reads real records and is NOT covered by ε, like every metric on them; the second reads none.
 """
 
 from __future__ import annotations
@@ -12,10 +12,14 @@ import torch
 from sfumato.data import Dataset
 from sfumato.errors import BadInput
 from sfumato.evaluation.metrics import Measurement, Metric
-from sfumato.methods import LinearMaps, Method
+from sfumato.methods import Dre, LinearMaps, Method
 from sfumato.published import BADGE
 
-CLASSIFIER = "classifier.accuracy"
+CLASSIFIER, SUPERCLASS = "classifier.accuracy", "superclass.weight"
+OF_THE_FIT = (
+    CLASSIFIER,
+    SUPERCLASS,
+)  # in a comparison they are named alone, and no samples are drawn
 _AT_ONCE = 1_000
 
 
@@ -41,4 +45,29 @@ def judge_classifier(model: Method, real: Dataset, *, size_is_public: bool = Fal
         source=f"real data {described}; not covered by ε",
         seconds=time.perf_counter() - start,
         badge=BADGE,
+    )
+
+
+def judge_weights(model: Method, public: Dataset | None) -> Metric:
+    """How much of DP-DRE's weight lies on public records of the private classes, by the names of the classes.
+
+    It is made of the released discriminator and of public labels alone, so it is covered by ε.
+    """
+    told = [row for row in model.log_ if row["event"] == "weights"]
+    if not isinstance(model, Dre) or public is None or not told:
+        raise BadInput(f"{SUPERCLASS} is of dre with labelled public data; leave it out.")
+    known = set(model.schema_.classes)
+    if not known & set(public.schema.classes):
+        raise BadInput(f"{public.name} has no class that the private data have; name them alike.")
+    start = time.perf_counter()
+    pairs = zip(public.schema.classes, told[0]["of public classes"], strict=False)
+    weight = sum(share for name, share in pairs if name in known)
+    return Metric(
+        name=SUPERCLASS,
+        value=weight,
+        low=weight,
+        high=weight,
+        source=f"synthetic data only: weights of {public.name}, by its labels; no private record was read",
+        seconds=time.perf_counter() - start,
+        badge="",
     )

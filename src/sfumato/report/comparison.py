@@ -421,7 +421,13 @@ def remarks(outcome: Outcome) -> list[str]:
             if math.inf in config.epsilons
             else []
         ),
-        f"Every number of ours is {BADGE}; choosing a method or setting by it is not covered either.",
+        *(
+            [
+                f"Every number of ours is {BADGE}; choosing a method or setting by it is not covered either."
+            ]
+            if reads_real(outcome)
+            else []
+        ),
         *(
             [
                 f"Not every cell is there: {missing_sentence(outcome)}; a mean is over the cells there are."
@@ -456,6 +462,11 @@ def _protocols(rows: Sequence[Row]) -> list[str]:
         ),
         *(f"Protocol of {' and '.join(places)}: {words}." for words, places in told.items()),
     ]
+
+
+def reads_real(outcome: Outcome) -> bool:
+    """Whether a number of ours was computed on real records; of DP-DRE's weights none is."""
+    return any(row["badge"] for row in outcome.rows if not row["published"])
 
 
 def missing_sentence(outcome: Outcome) -> str:

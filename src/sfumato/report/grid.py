@@ -46,7 +46,13 @@ from sfumato.errors import (
     out_of_resources,
 )
 from sfumato.evaluation import evaluate, list_metrics, preset_metrics
-from sfumato.evaluation.classified import CLASSIFIER, judge_classifier
+from sfumato.evaluation.classified import (
+    CLASSIFIER,
+    OF_THE_FIT,
+    SUPERCLASS,
+    judge_classifier,
+    judge_weights,
+)
 from sfumato.files import read_json, write_json
 from sfumato.methods import Method, get_method
 from sfumato.methods.base import as_bytes
@@ -175,9 +181,10 @@ def _check_folder(out: Path) -> None:
 def _metric_names(config: Config, schema: Any) -> tuple[str, ...]:
     if config.preset:
         return preset_metrics(config.preset, schema, train=True)
-    if CLASSIFIER in config.metrics:
-        if config.metrics != (CLASSIFIER,):
-            raise BadInput(f"{CLASSIFIER} judges classifiers and nothing else; name it alone.")
+    for name in OF_THE_FIT:
+        if name in config.metrics and config.metrics != (name,):
+            raise BadInput(f"{name} judges what was fitted and no samples; name it alone.")
+    if config.metrics and config.metrics[0] in OF_THE_FIT:
         return config.metrics
     usable = [m.name for m in list_metrics() if m.applies(schema)]
     found: dict[str, None] = {}
@@ -203,6 +210,8 @@ def _check_plans(config: Config, schema: Any, progress: Progress) -> None:
             raise BadInput(
                 f"[methods.{name}] {variant.method} makes {_MAKES[cls.info.makes]} to judge; {remedy}."
             )
+        if config.metrics == (SUPERCLASS,) and variant.method != "dre":
+            raise BadInput(f"[methods.{name}] {SUPERCLASS} judges dre's weights; leave it out.")
         if schema.kind not in cls.info.kinds:
             raise BadInput(
                 f"[methods.{name}] {variant.method} does not make {schema.kind}; leave it out for {config.data}."
@@ -410,8 +419,10 @@ def run_cell(cell: Cell, ledger: Path | None = None) -> dict[str, Any]:
             model.fit(train, budget, public=public, ledger=ledger)
         fitted = time.perf_counter()
         test, told = load(cell["test"], **cell["facts"]), budget.neighbours.size_is_public
-        if model.info.makes == "classifier":
+        if cell["metrics"] == [CLASSIFIER]:
             metrics = [judge_classifier(model, test, size_is_public=told).to_json()]
+        elif cell["metrics"] == [SUPERCLASS]:
+            metrics = [judge_weights(model, public).to_json()]
         else:
             read = any(m.reads == "train" for m in list_metrics() if m.name in cell["metrics"])
             found = evaluate(

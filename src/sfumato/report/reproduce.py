@@ -29,13 +29,20 @@ from sfumato import published
 from sfumato._version import __version__
 from sfumato.engines import Engine
 from sfumato.errors import BadInput
-from sfumato.evaluation.classified import CLASSIFIER
+from sfumato.evaluation.classified import OF_THE_FIT
 from sfumato.files import as_path, check_file, write_json
 from sfumato.methods import get_method
 from sfumato.methods.presets import find_preset
 from sfumato.progress import Progress
 from sfumato.published import BADGE
-from sfumato.report.comparison import Config, Outcome, Row, parse_config, shown_epsilon
+from sfumato.report.comparison import (
+    Config,
+    Outcome,
+    Row,
+    parse_config,
+    reads_real,
+    shown_epsilon,
+)
 from sfumato.report.export import Table, export
 from sfumato.report.grid import compare
 from sfumato.report.papers import Published, all_published, paper_titles
@@ -388,10 +395,12 @@ def notes(found: Reproduction) -> list[str]:
     protocols = dict.fromkeys(number.protocol for number in table.numbers())
     first = table.grids[0]
     kept = "" if first.keep == 1 else f", the most typical {100 * first.keep:g} % of those drawn"
-    records = first.metrics != (CLASSIFIER,)
+    records = first.metrics[:1] not in {(name,) for name in OF_THE_FIT}
     samples = f", {first.samples:,} synthetic records each{kept}" if records else ""
     fits = sum(len(outcome.cells) for outcome in found.outcomes)
     missing = sum(len(outcome.missing) for outcome in found.outcomes)
+    real = any(map(reads_real, found.outcomes))
+    begin = f"Every number of ours is {BADGE}; each" if real else "Each"
     return [
         *(
             ["QUICK: few steps, samples and seeds, to see that it runs. These are no results."]
@@ -402,7 +411,7 @@ def notes(found: Reproduction) -> list[str]:
         *(f"The paper's protocol: {words}." for words in protocols if words),
         f"Ours: {first.neighbours}, δ = {first.delta:g}, mean and range over {len(first.seeds)} seed(s){samples}.",
         *(f"Differs: {words}" + ("" if words.endswith(".") else ".") for words in table.differs),
-        f"Every number of ours is {BADGE}; each row's ε is that of the samples of ONE fit, and the {fits} fits made here add up.",
+        f"{begin} row's ε is that of the samples of ONE fit, and the {fits} fits made here add up.",
         *(
             ["Our rows at ε = ∞ are made with next to no noise and are NOT PRIVATE."]
             if any(math.inf in grid.epsilons for grid in table.grids)
