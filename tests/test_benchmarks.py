@@ -120,6 +120,21 @@ def test_tables_of_the_papers_are_made_of_the_filed_cells(tmp_path, monkeypatch)
     assert papers.table("hp/table-1") == ""
 
 
+def test_a_cell_from_before_a_setting_was_there_had_what_is_built_in():
+    papers = script("papers")
+    config = papers.read_table("merf/table-1").grids[0]
+    settings = config.variants["DP-MERF"].at(1.0)
+    cell = {"train": config.train, "test": config.test, "method": "merf", "epsilon": 1.0, "seed": 1}
+    cell |= {"neighbours": "replace-one", "delta": 1e-5, "samples": config.samples}
+
+    def counts(**settings):
+        return papers.is_of({**cell, "settings": settings}, config, "DP-MERF")
+
+    assert counts(**settings) and not counts(**{**settings, "steps": 7})
+    assert counts(**{k: v for k, v in settings.items() if k != "restarts"})  # the table has 1
+    assert not counts(**{k: v for k, v in settings.items() if k != "widths"})  # it sets 4d,2d
+
+
 def test_the_readme_repeats_numbers_of_the_results_and_is_two_screens():
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     assert len(readme.splitlines()) <= 95

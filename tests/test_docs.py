@@ -13,6 +13,8 @@ from click.testing import CliRunner
 import sfumato
 from sfumato.cli.main import app
 from sfumato.methods import find_methods
+from sfumato.report.papers import all_published
+from sfumato.report.reproduce import read_table, table_names
 
 ROOT = Path(__file__).parent.parent
 
@@ -37,6 +39,34 @@ def test_the_page_of_settings_is_made_of_the_declarations():
     assert "| `order` | `100`, ε = 0.3 | `100` | S3:2754 |" in page.stdout
     for cls in find_methods().values():
         assert all(f"| `{s.name}` | {s.wanted} |" in made.stdout for s in cls.settings())
+
+
+def test_every_table_of_the_papers_has_its_row_with_a_command_or_a_reason():
+    page = (ROOT / "docs" / "papers.md").read_text()
+    assert "papers.md" in (ROOT / "mkdocs.yml").read_text()
+    rows: dict[tuple[str, str], list[str]] = {}
+    paper = ""
+    for line in page.splitlines():
+        if heading := re.match(r"## (S\d)", line):
+            paper = heading[1]
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if not line.startswith("| ") or len(cells) != 3 or cells[0] == "table or figure":
+            continue
+        assert cells[1] in ("reproduce", "study", "published only", "–") and cells[2], line
+        for name in cells[0].split("; "):
+            rows.setdefault((paper, name.partition(":")[0]), []).append(" ".join(cells[1:]))
+    # Every table of which there are published numbers (S0 and S1 are earlier texts of S3), and every file.
+    printed = {(n.paper, n.source.partition(", ")[2]) for n in all_published()}
+    printed = {key for key in printed if key[0] in ("S2", "S3", "S4")}
+    assert printed <= set(rows)
+    named = {name for told in rows.values() for name in re.findall(r"`(\w+/[\w-]+)`", str(told))}
+    assert named == set(table_names())
+    for name in table_names():
+        table = read_table(name)
+        for place in table.tables:
+            assert any(f"`{name}`" in told for told in rows[table.paper, place]), name
+    for file in re.findall(r"benchmarks/[\w/-]+\.(?:toml|py|md)", page):
+        assert (ROOT / file).exists(), file
 
 
 NAMED = re.findall(
