@@ -16,6 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from sfumato.methods import get_method
 from sfumato.report.comparison import Config, Outcome, rows_of
 from sfumato.report.export import as_markdown
 from sfumato.report.reproduce import (
@@ -36,11 +37,12 @@ def is_of(cell: dict[str, Any], config: Config, name: str) -> bool:
     if epsilon not in config.epsilons or cell["seed"] not in config.seeds:
         return False
     today = variant.at(epsilon)
+    # A cell from before a setting was there had what is built in.
+    before = {s.name: s.default for s in get_method(variant.method).settings()} | cell["settings"]
     facts = {"train": config.train, "test": config.test, "method": variant.method}
     facts |= {"neighbours": config.neighbours, "delta": config.delta, "samples": config.samples}
-    return all(cell[key] == value for key, value in facts.items()) and all(
-        key in today and today[key] == value for key, value in cell["settings"].items()
-    )
+    before.pop("seed", None)
+    return before == today and all(cell[key] == value for key, value in facts.items())
 
 
 def filed(config: Config, folder: Path) -> Outcome:

@@ -22,11 +22,12 @@ import matplotlib.pyplot as plt
 import numpy as np
 import torch
 from PIL import Image
+from studies import private_cnn
 from torch import Tensor, nn
 
 import sfumato
 from sfumato.methods import get_method
-from sfumato.privacy import Budget, Charge, GradientSum, Ledger, PrivateData, calibrate
+from sfumato.privacy import Budget
 
 HERE = Path(__file__).parent
 EPSILONS = (10, 3, 1, 0.2)
@@ -103,28 +104,12 @@ def kernel(out: Path) -> None:
     figure.savefig(out / "hp-kernel.png", dpi=110, metadata={"Software": None})
 
 
-def private_cnn(data: sfumato.Dataset, budget: Budget, epochs: int) -> nn.Module:
-    """The small network that is common for DP-SGD (26,010 parameters), by Adam on Poisson samples, within the budget."""
-    torch.manual_seed(0)
+def small_cnn() -> nn.Sequential:
+    """The network that is common for DP-SGD (26,010 parameters)."""
     first, second = nn.Conv2d(1, 16, 8, stride=2, padding=3), nn.Conv2d(16, 32, 4, stride=2)
     model = nn.Sequential(first, nn.Tanh(), nn.AvgPool2d(2, 1), second, nn.Tanh())
     model.extend([nn.AvgPool2d(2, 1), nn.Flatten(), nn.Linear(512, 32), nn.Tanh()])
-    model.append(nn.Linear(32, 10))
-
-    def losses(model: nn.Module, pixels: Tensor, labels: Tensor) -> Tensor:
-        return nn.functional.cross_entropy(model(pixels), labels, reduction="none")
-
-    clip, rate = 0.1, 1 / 30
-    gradients = GradientSum(model, losses, bound=clip, inputs=lambda b, _: (b.pixels(), b.labels))
-    kept = {"label": "cnn", "bound": gradients.enforced}
-    steps = {"rate": rate, "steps": round(epochs / rate)}
-    noise = calibrate(lambda m: (Charge(noise_multiplier=m, **kept, **steps),), budget)
-    private = PrivateData(data, Ledger(budget))
-    optimiser = torch.optim.Adam(model.parameters(), lr=2e-3)
-    for step in private.poisson_steps(noise_multiplier=noise, **kept, **steps):
-        gradients.assign(step.noisy_gradient(gradients) / (rate * private.size * clip))
-        optimiser.step()
-    return model.eval()
+    return model.append(nn.Linear(32, 10))
 
 
 def mean_slope(model: nn.Module, images: list[Tensor], classes: Tensor) -> np.ndarray:
@@ -140,7 +125,8 @@ def attributions(out: Path) -> None:
     train, test = (sfumato.load(f"fashion-mnist:{split}") for split in ("train", "test"))
     budget, epochs = Budget(epsilon=2.0, delta=1e-5), 8
     llm = sfumato.LocallyLinearMaps().fit(train, budget)
-    cnn = private_cnn(train, budget, epochs)
+    torch.manual_seed(0)
+    cnn = private_cnn(small_cnn(), train, budget, epochs)
     labels = test.labels
     assert labels is not None
     with torch.no_grad():

@@ -5,9 +5,11 @@
 - `tables`: DP-MERF and DP-HP on tables as the papers judge them: the commonest class is thinned out to a fixed share, among the
   synthetic and the test records alike (the fit sees the whole training set), at most 10,000 of either, drawn by the seed; ROC and
   PRC are means of the twelve classifiers, of hard decisions as the papers' numbers are ("hard") and of scores;
-- `xray`: the mixture on chest X-rays, area under the ROC curve and accuracy of a CNN; chance is 50 for the first;
+- `xray`: the mixture, or `--methods`, on chest X-rays, area under the ROC curve (chance: 50) and accuracy of a CNN;
 - `units`: the same with patients protected in place of pictures, by the files' own numbers and in made-up groups of one class;
 - `llm`: accuracy of DP-LLM, which is a classifier and makes no records;
+- `cnn`: the network that DP-LLM's paper compares it with, by DP-SGD; steps, clip and rates are the paper's in nothing, for it
+  tells none of them;
 - `retraining`: generators trained from one DP-MERF release (`refit`), and the choice among them by the private loss alone;
 - `subsets`: DP-DRE and DP-MGE where the private data are some classes of a public superset (their paper's setting, small), in the
   64 principal components of the public half; `--inception N`: also in Inception's features, of N images on either side;
@@ -15,6 +17,7 @@
   small, with the noise of a step's mean gradient as 60,000 records have it (`--only 'WORDS;…'`: rows with these in their names);
 - `real`: the paper preset on 60,000 real images; it must come to the papers' "real data" columns (thesis, app. B);
 - `codecs`: what codecs give back of pictures they have not seen; the autoencoders must be there (`TRAINED` says how);
+- `shares`: what `transport`'s distance from real pictures is made of: real pictures, moved or not, draws, labels;
 - `tone`: samples of one and the same fit with and without the tone curve, by method, on stand-ins (`prepare.py` made them).
 
 Published numbers come with the papers' own accounting. δ = 1e-5; zero-out unless a table says otherwise.
@@ -34,19 +37,22 @@ from argparse import Namespace
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 import sfumato
 from sfumato.data import Batch, Dataset, Schema
 from sfumato.evaluation.classifiers import ConvNet
 from sfumato.evaluation.frechet import frechet
 from sfumato.methods import LinearMaps, Method, Mge, get_method
+from sfumato.methods.base import as_bytes
 from sfumato.methods.presets import find_preset
+from sfumato.privacy import Budget, Charge, GradientSum, Ledger, PrivateData, calibrate
 from sfumato.privacy.accounting import epsilon_of
 from sfumato.privacy.units import size_of
 from sfumato.public.codec import ImageCodec
@@ -156,9 +162,12 @@ def judged(synthetic: Dataset, test: Dataset, seed: int) -> tuple[float, float]:
 def xray(given: Namespace) -> None:
     train, test = parts("chest-xray")
     head("chest-xray, 64 px, δ = 1e-5, zero-out", "AUC", "accuracy")
-    for epsilon in given.epsilons or (1.0, 3.0, 10.0):
-        found = xray_fits(train, test, epsilon, given)
-        row(f"ε = {epsilon:g}, {len(found)} seeds: mean (range)", *spreads(found, ".1f"))
+    for method, epsilon in product(
+        given.methods or ["mixture"], given.epsilons or (1.0, 3.0, 10.0)
+    ):
+        found = xray_fits(train, test, epsilon, given, method)
+        name = f"{method}, ε = {epsilon:g}, {len(found)} seeds: mean (range)"
+        row(name, *spreads(found, ".1f"))
     larger = 100 * max(np.bincount(test.labels)) / len(test)
     row("*larger class*", "*50.0*", f"*{larger:.1f}*")
 
@@ -179,12 +188,14 @@ def units(given: Namespace) -> None:
         row(name, f"{size_of(data):,}", *(spreads(some, ".1f")[0] for some in found))
 
 
-def xray_fits(train: Dataset, test: Dataset, epsilon: float, given: Namespace) -> list[list[float]]:
+def xray_fits(
+    train: Dataset, test: Dataset, epsilon: float, given: Namespace, method: str = "mixture"
+) -> list[list[float]]:
     found = []
     for seed in range(given.seeds or 3):
-        model = sfumato.Mixture(seed=seed).fit(train, budget(epsilon))
+        model = get_method(method)(seed=seed).fit(train, budget(epsilon))
         found.append(judged(model.sample(5000, seed=seed), test, seed))
-        tell(epsilon, seed, found[-1])
+        tell(method, epsilon, seed, found[-1])
     return found
 
 
@@ -222,6 +233,55 @@ def llm(given: Namespace) -> None:
             published = f"*{LLM_PUBLISHED.get((name, epsilon), '–')}*"
             shown = spreads(found, ".1f")[0]
             row(f"{name}, ε = {epsilon:g}", shown, published, f"{statistics.median(seconds):.0f}")
+
+
+# The network that DP-LLM is compared with
+
+
+def paper_cnn() -> nn.Sequential:
+    """The thesis' (S3:1055): 5×5 convolutions of 20 and 50 channels with max-pooling, 500 units; 431,080 parameters."""
+    model = nn.Sequential(nn.Conv2d(1, 20, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(20, 50, 5))
+    model.extend([nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(800, 500), nn.ReLU()])
+    return model.append(nn.Linear(500, 10))
+
+
+def private_cnn(model: nn.Module, data: Dataset, within: Budget, epochs: float) -> nn.Module:
+    """A classifier trained by Adam on noisy gradients of Poisson samples, through the wall, within the budget."""
+
+    def losses(model: nn.Module, pixels: Tensor, labels: Tensor) -> Tensor:
+        return nn.functional.cross_entropy(model(pixels), labels, reduction="none")
+
+    clip, rate = 0.1, 1 / 30
+    gradients = GradientSum(model, losses, bound=clip, inputs=lambda b, _: (b.pixels(), b.labels))
+    kept = {"label": "cnn", "bound": gradients.enforced}
+    steps = {"rate": rate, "steps": round(epochs / rate)}
+    noise = calibrate(lambda m: (Charge(noise_multiplier=m, **kept, **steps),), within)
+    private = PrivateData(data, Ledger(within))
+    optimiser = torch.optim.Adam(model.parameters(), lr=2e-3)
+    for step in private.poisson_steps(noise_multiplier=noise, **kept, **steps):
+        gradients.assign(step.noisy_gradient(gradients) / (rate * private.size * clip))
+        optimiser.step()
+    return model.eval()
+
+
+def cnn(given: Namespace) -> None:
+    seeds, epochs = given.seeds or 1, 8
+    accuracy = f"accuracy, {seeds} seed(s): mean (range)"
+    head(f"δ = 1e-5, zero-out, {epochs} epochs", accuracy, "fit, CPU s (1 thread)")
+    for name in given.data or ("mnist", "fashion-mnist"):
+        train, test = parts(name)
+        for epsilon in given.epsilons or (2.0, 0.5):
+            found, seconds = [], []
+            for seed in range(seeds):
+                torch.manual_seed(seed)
+                began = time.process_time()
+                model = private_cnn(paper_cnn(), train, budget(epsilon), epochs)
+                seconds.append(time.process_time() - began)
+                guesses = hidden(model, test).argmax(dim=1).numpy()
+                found.append([100 * float(np.mean(guesses == test.labels))])
+                tell(name, epsilon, seed, found[-1], seconds[-1])
+            took = f"{statistics.median(seconds):.0f}"
+            row(f"{name}, ε = {epsilon:g}", spreads(found, ".1f")[0], took)
 
 
 # Retraining
@@ -577,11 +637,7 @@ def tone(given: Namespace) -> None:
         train, test = stand_in(name, Path("runs/data"))
         train, test = some(train, STAND_INS[name], seed=0), some(test, 5_000, seed=0)
         epsilon = stand_in_epsilon(len(train), 1.0)
-        judge = ConvNet(0)  # as `frechet.judge` has it, trained once for all methods
-        labels = torch.from_numpy(train.labels).to(torch.int64)
-        judge.fit(
-            Batch(torch.from_numpy(train.images), None).pixels(), labels, 10, lambda share: None
-        )
+        judge = taught(train)  # as `frechet.judge` has it, trained once for all methods
         seen = partial(hidden, judge.network_[0])
         real = seen(test)
         row(
@@ -603,6 +659,49 @@ def tone(given: Namespace) -> None:
                 )
 
 
+def taught(data: Dataset) -> ConvNet:
+    judge = ConvNet(0)
+    labels = torch.from_numpy(data.labels).to(torch.int64)
+    pixels = Batch(torch.from_numpy(data.images), None).pixels()
+    judge.fit(pixels, labels, data.schema.n_classes, lambda share: None)
+    return judge
+
+
+def shares(given: Namespace) -> None:
+    """One seed; 30,000 pictures a row, judged by the 10,000 training images of Fashion-MNIST that no fit saw."""
+    whole = sfumato.load("fashion-mnist:train")
+    train, held = (
+        Dataset.from_arrays(whole.images[part], whole.labels[part], classes=10)
+        for part in (slice(50_000), slice(50_000, None))
+    )
+    judge = taught(train)
+    seen = partial(hidden, judge.network_[0])
+    real, n = seen(held), 30_000
+
+    def line(name: str, images: np.ndarray, labels: np.ndarray) -> None:
+        made = Dataset.from_arrays(images, labels, classes=10)
+        right = sfumato.evaluate(made, held, metrics=["accuracy.cnn"]).metrics[0].value
+        row(name, f"{100 * right:.1f}", f"{frechet(seen(made), real).value:.1f}")
+
+    head("pictures, labels", "cnn, %", "frechet.judge")
+    line("real, their own", train.images[:n], train.labels[:n])
+    for epsilon in given.epsilons or (1.0, 10.0, 1000.0):
+        fitted = sfumato.Transport(seed=0).fit(train, budget(epsilon))
+        moved = fitted.sample(n, seed=0)
+        line(f"ε = {epsilon:g}: moved draws, their own", moved.images, moved.labels)
+        with torch.no_grad():
+            told = judge.network_[1](seen(moved)).argmax(1).numpy()
+        line(f"ε = {epsilon:g}: moved draws, by a CNN of real pictures", moved.images, told)
+        random = torch.Generator().manual_seed(0)
+        draws = fitted.drawn_images(torch.from_numpy(moved.labels), random).numpy()
+        line(f"ε = {epsilon:g}: draws, their own", draws, moved.labels)
+        with torch.no_grad():
+            parts = torch.from_numpy(train.images[:n]).float().div(255).split(2000)
+            images = torch.cat([fitted._moved(some, random) for some in parts])
+        toned = as_bytes(fitted.toned(images)).numpy()
+        line(f"ε = {epsilon:g}: real, moved, their own", toned, train.labels[:n])
+
+
 def hidden(body: torch.nn.Module, data: Dataset) -> Tensor:
     with torch.no_grad():
         return torch.cat([body(batch.pixels()) for batch in data.batches(500)])
@@ -615,7 +714,20 @@ def ends(data: Dataset) -> str:
 
 STUDIES = {
     s.__name__: s
-    for s in (tables, xray, units, llm, retraining, subsets, gswgan, real, codecs, tone)
+    for s in (
+        tables,
+        xray,
+        units,
+        llm,
+        cnn,
+        retraining,
+        subsets,
+        gswgan,
+        real,
+        codecs,
+        tone,
+        shares,
+    )
 }
 
 
@@ -625,7 +737,9 @@ def main() -> None:
     parser.add_argument("--data", type=lambda text: text.split(","))
     parser.add_argument("--epsilons", type=lambda text: [float(e) for e in text.split(",")])
     parser.add_argument("--seeds", type=int)
-    parser.add_argument("--methods", type=lambda text: text.split(","), help="tone: of these only")
+    parser.add_argument(
+        "--methods", type=lambda text: text.split(","), help="tone, xray: of these only"
+    )
     parser.add_argument("--only", type=lambda text: text.split(";"), help="gswgan: rows")
     parser.add_argument("--preset", help="llm: settings of a preset, such as paper")
     parser.add_argument("--inception", type=int, default=0, help="subsets: images for FID")
