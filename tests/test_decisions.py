@@ -3,12 +3,14 @@
 import pytest
 import torch
 
-from sfumato.data import Batch
+from sfumato.data import Batch, Column, Schema
 from sfumato.methods.clusters import around_nearest, nearest_centre
 from sfumato.methods.evolve import nearest
 from sfumato.methods.moments import counted
-from sfumato.privacy import BoundedSum, FeatureMap, Query, decides
+from sfumato.privacy import BoundedSum, FeatureMap, GradientSum, Query, decides, records
 from sfumato.privacy.gate import _map_of
+from sfumato.privacy.gradients import _Trial
+from sfumato.public.linear import CosineCodec
 
 
 def _between(choice, first, second):
@@ -99,3 +101,57 @@ def test_numbers_that_a_map_decides_by_are_tried_too():
     # What is hidden cannot be seen; outside of the check nothing is kept.
     assert BoundedSum(_Sides(shown=False)).sizes(rows) == (1024, 128, 16)
     assert decides(rows.values) is rows.values
+
+
+def _table(width):
+    columns = [Column(name=f"x{i}", kind="numerical", low=0, high=1) for i in range(width)]
+    return Schema(kind="table", columns=tuple(columns))
+
+
+def _noisy_product(matrix):
+    """Inputs with noise of each record's own, behind a product."""
+
+    def inputs(batch, random):
+        (values,) = records(batch, random)
+        noise = torch.randn(len(values), values.shape[1], generator=random)
+        return ((values + noise) @ matrix,)
+
+    return inputs
+
+
+def test_inputs_that_draw_are_tried_in_every_place_too():
+    schema = _table(81)
+    place = torch.device("cpu")
+
+    def moved(batch, random):
+        (values,) = _noisy_product(torch.eye(81))(batch, random)
+        return (values * (1 + 1e-6 * (torch.arange(len(values)) % 2))[:, None],)
+
+    assert _Trial(schema, _noisy_product(torch.eye(81)), 64, place).place_is_nothing()
+    assert not _Trial(schema, moved, 64, place).place_is_nothing()
+    assert _Trial(schema, moved, 1, place).place_is_nothing()
+
+
+def test_a_sum_of_gradients_takes_records_one_by_one_where_noise_hides_their_places():
+    schema = _table(3)
+    network = torch.nn.Linear(3, 1)
+
+    def moved(batch, random):
+        (values,) = _noisy_product(torch.eye(3))(batch, random)
+        return (values * (1 + 1e-6 * (torch.arange(len(values)) % 2))[:, None],)
+
+    for inputs, rows in ((_noisy_product(torch.eye(3)), 64), (moved, 1)):
+        gradients = GradientSum(
+            network, lambda network, x: network(x)[:, 0], bound=1.0, inputs=inputs
+        )
+        gradients.check(schema)
+        assert gradients._rows == rows
+
+
+@pytest.mark.parametrize("side", [5, 8, 9, 11, 13, 28])
+@pytest.mark.parametrize("channels", [1, 3])
+def test_waves_become_the_same_picture_in_every_place(channels, side):
+    codec = CosineCodec(Schema(kind="images", shape=(channels, side, side)))
+    for vector in torch.randn(3, codec.dim, generator=torch.Generator().manual_seed(0)):
+        found = codec.raw(vector.expand(64, -1).contiguous())
+        assert torch.equal(found, found[:1].expand_as(found))
