@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from sfumato.data import Batch, Schema
+from sfumato.privacy import decides
 from sfumato.public.tabular import Block, TableCodec
 
 
@@ -42,6 +43,7 @@ class OneHot:
     def codes(self, batch: Batch) -> Tensor:
         """(n, columns): the place of each record in each column, −1 for none."""
         numbers, hot = self.codec.parts_of(batch)
+        decides(numbers)
         found = []
         if self.classes:
             labels = batch.labels if batch.labels is not None else torch.full((len(batch),), -1)

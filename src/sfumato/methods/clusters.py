@@ -30,7 +30,7 @@ from sfumato.methods.moments import (
     shrunk_moments,
     symmetric,
 )
-from sfumato.privacy import Gate
+from sfumato.privacy import Gate, decides
 
 _COUNTABLE = 5.0  # a cluster's records ÷ the noise of their count
 OWN_MOMENTS = "cluster second moments"
@@ -136,7 +136,14 @@ def nearest_centre(centres: Tensor, used: Tensor, lift: Tensor) -> Nearest:
         if labels is None:
             labels = torch.zeros(len(batch), dtype=torch.int64)
         known = labels.clamp(min=0)
-        distance = torch.cdist((latent[:, :width] * lift)[:, None], centres[known])[:, 0]
+        # One distance after another: the products that torch takes for many centres have other last bits elsewhere.
+        distance = decides(
+            torch.cdist(
+                (latent[:, :width] * lift)[:, None],
+                centres[known],
+                compute_mode="donot_use_mm_for_euclid_dist",
+            )[:, 0]
+        )
         place = torch.where(used[known], distance, math.inf).argmin(dim=1)
         return known, place, torch.where(labels >= 0, known * clusters + place, -1)
 

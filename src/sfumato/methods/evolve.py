@@ -26,8 +26,9 @@ from sfumato.methods.counts import Counts, apportion
 from sfumato.methods.pictured import Pictured
 from sfumato.methods.registry import MethodInfo
 from sfumato.methods.settings import setting
-from sfumato.privacy import Budget, Gate, Query
+from sfumato.privacy import Budget, Gate, Query, decides
 from sfumato.privacy.query import gaussian_noise
+from sfumato.public.products import row_product
 
 _FEWEST, _MOST = 8, 500  # pictures a class, where the number of records decides
 _VOTES_SEEN = 3.0  # usual votes of a picture ÷ their noise, that many pictures are asked about
@@ -147,7 +148,8 @@ def nearest(
 
     def votes(batch: Batch) -> tuple[Tensor, Tensor]:
         # Of all classes, so that no shape in here depends on a label.
-        likeness = (see(batch) @ known.T - half).unflatten(1, (classes, each))
+        likeness = decides(row_product(decides(see(batch)), known.T) - half)
+        likeness = likeness.unflatten(1, (classes, each))
         labels = batch.labels
         if labels is None:
             labels = torch.zeros(len(batch), dtype=torch.int64)

@@ -8,6 +8,7 @@ from sfumato.privacy.bounding import (
     OuterSum,
     RecordMap,
     balanced,
+    decides,
     enforced_bound,
 )
 from sfumato.privacy.budget import Budget, Neighbours
@@ -55,6 +56,7 @@ __all__ = [
     "balanced",
     "calibrate",
     "charge_of",
+    "decides",
     "enforced_bound",
     "enforced_gradient_bound",
     "enforced_group_bound",

@@ -12,7 +12,8 @@ For that, a record's whole numbers must be a function of that record alone, and 
 - *Shapes.* Libraries compute the same product with other last bits when a batch has another size or the row another place in it,
   and a last bit can flip a grid unit of *every* other record at once. So maps see batches of a few public sizes only, filled up
   with rows that belong to nobody, in memory of the same alignment, and the sizes are those for which this machine was
-  seen to give a public record the same bits at every place (`_Rounded.sizes`).
+  seen to give a public record the same bits at every place (`_Rounded.sizes`). A map that decides by numbers (the nearest of
+  some, the largest) hides their last bits in what it returns, and shows them for that check (`decides`).
 
 What rounding and the inexact norm can add to a row's length is covered by `enforced_bound`, less than a ten-thousandth above the
 map's own bound; it is the enforced bound that the ledger is charged with.
@@ -27,7 +28,10 @@ import secrets
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, final
 
 import torch
@@ -184,6 +188,32 @@ class OuterMap(ABC):
 RecordMap = FeatureMap | OuterMap
 
 
+# What maps decide by, while it is found out about one; None otherwise.
+_DECIDING: ContextVar[list[Tensor] | None] = ContextVar("_DECIDING", default=None)
+
+
+def decides(numbers: Tensor) -> Tensor:
+    """`numbers` (n, …) themselves, by which a map chooses for each record: a segment, a cell, the nearest of some points.
+
+    Whether a library computes them alike at every place cannot be seen in what is chosen, where the last bits matter for records
+    that lie between two choices alone, and for all of these at once. So the check of sizes sees them (`_Rounded.sizes`).
+    """
+    found = _DECIDING.get()
+    if found is not None:
+        found.append(numbers.detach().cpu().reshape(len(numbers), -1).T)
+    return numbers
+
+
+@contextmanager
+def _deciding() -> Iterator[list[Tensor]]:
+    found: list[Tensor] = []
+    token = _DECIDING.set(found)
+    try:
+        yield found
+    finally:
+        _DECIDING.reset(token)
+
+
 def balanced(left: Tensor, right: Tensor, blocks: int = 1) -> tuple[Tensor, Tensor]:
     """The same products with ‖right‖ = 1, in each block: only their joint length is then to be clipped, on the left."""
     a, b = (side.unflatten(1, (blocks, -1)) for side in (left, right))
@@ -322,15 +352,17 @@ class _Rounded(ABC):
         reference: list[Tensor] = []
         for size in sizes:
             firsts: list[Tensor] = []
-            for numbers in self._raw(_public(batch, size)):
-                firsts.append(numbers[:, :_PUBLIC].clone())
-                if not _same(numbers[:, _PUBLIC:], numbers[:, :-_PUBLIC]):
-                    break
-            else:
-                if not good:
-                    reference = firsts
-                if all(_same(*pair) for pair in zip(reference, firsts, strict=True)):
-                    good.append(size)
+            with _deciding() as decided:
+                # In this order: what was decided by is known when all was returned.
+                for numbers in chain(self._raw(_public(batch, size)), decided):
+                    firsts.append(numbers[:, :_PUBLIC].clone())
+                    if not _same(numbers[:, _PUBLIC:], numbers[:, :-_PUBLIC]):
+                        break
+                else:
+                    if not good:
+                        reference = firsts
+                    if all(_same(*pair) for pair in zip(reference, firsts, strict=True)):
+                        good.append(size)
         return tuple(good) or (1,)
 
 

@@ -59,6 +59,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.nn import functional
+from torch.overrides import TorchFunctionMode
 
 from sfumato.data import Batch, Schema
 from sfumato.errors import BadInput
@@ -637,6 +638,28 @@ def _one_row_each(tensors: tuple[Tensor, ...], rows: int) -> None:
         raise BadInput("A per-record loss needs inputs with one row per record; check `inputs`.")
 
 
+class _DrawnAlike(TorchFunctionMode):
+    """Inside, torch draws for every row what it draws for the first, whatever generator it is given."""
+
+    def __init__(self, rows: int) -> None:
+        super().__init__()
+        self._rows = rows
+        self._random = torch.Generator().manual_seed(0)
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = dict(kwargs or {})
+        if func not in _DRAWS or "generator" not in kwargs:
+            return func(*args, **kwargs)
+        found = func(*args, **(kwargs | {"generator": self._random}))
+        alike = isinstance(found, Tensor) and found.ndim and len(found) == self._rows
+        return found[:1].expand_as(found).clone() if alike else found
+
+
+_DRAWS = (torch.rand, torch.randn, torch.randint, torch.normal, torch.bernoulli, torch.multinomial)
+
+
 class _Trial:
     """A micro-batch of random records, what `inputs` makes of it, and the same with all records but the first exchanged."""
 
@@ -672,13 +695,17 @@ class _Trial:
                 )
 
     def place_is_nothing(self) -> bool:
-        """Whether `inputs` makes the same of a record in every place, in so far as it draws nothing."""
+        """Whether `inputs` makes the same of a record in every place, if it also draws the same for it there."""
         labels = self._batch.labels
         same = Batch(
             self._batch.values[:1].expand_as(self._batch.values).contiguous(),
             None if labels is None else labels[:1].repeat(len(labels)),
         )
-        made, again = self._made(same, 1), self._made(same, 2)
+        with _DrawnAlike(len(same)):
+            made = self._made(same, 1)
+        with _DrawnAlike(len(same)):
+            again = self._made(same, 2)
+        # What is drawn in some other way cannot be held still, and is not tried.
         drawn = [not _same(one, other) for one, other in zip(made, again, strict=True)]
         return all(d or _same(t, t[:1].expand_as(t)) for t, d in zip(made, drawn, strict=True))
 

@@ -125,7 +125,8 @@ class CosineCodec(PixelCodec):
         waves = waves.view(len(vectors), *self.shape)
         if self._colours is not None:
             waves = torch.einsum("oc,nohw->nchw", self._colours, waves)
-        return (self._rows.T @ waves @ self._columns).add_(0.5).flatten(1)
+        waves = row_product(row_product(self._rows.T, waves), self._columns)
+        return waves.add_(0.5).flatten(1)
 
 
 def schema_codec(schema: Schema) -> Codec:

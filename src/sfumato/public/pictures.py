@@ -27,6 +27,7 @@ from sfumato.data import Batch, Dataset, Schema
 from sfumato.errors import BadInput
 from sfumato.public.codec import ImageCodec
 from sfumato.public.perceptual import PerceptualFeatures, weighed_axes
+from sfumato.public.products import row_product
 
 PUBLIC, CODEC, DIFFUSERS = "public", "codec", "diffusers"
 ALLOW_CODE = "SFUMATO_ALLOW_CODE"  # "1": modules that saved runs name are imported
@@ -251,7 +252,7 @@ class Seeing:
         return cls(features, weighed_axes(rows, axes, 0.0, 0.0))
 
     def __call__(self, batch: Batch) -> Tensor:
-        return self._features(batch) @ self._axes.T
+        return row_product(self._features(batch), self._axes.T)
 
     def ahead(
         self,
