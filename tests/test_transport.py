@@ -129,6 +129,26 @@ def test_the_network_is_not_told_the_class(fitted):
     assert fitted.network_.label is None
 
 
+def test_a_share_of_samples_stays_as_it_was_drawn(fitted):
+    labels = torch.arange(400) % 2
+
+    def made(share: float) -> torch.Tensor:
+        fitted.set_params(unmoved=share)
+        try:
+            return fitted._sample(labels, torch.Generator().manual_seed(0))
+        finally:
+            fitted.set_params(unmoved=0.0)
+
+    draws = fitted._starts(labels, torch.Generator().manual_seed(0))
+    moved = made(0.0)
+    assert torch.equal(made(1.0), draws)
+    both = made(0.3)
+    stays = (both == draws).flatten(1).all(1)
+    assert torch.equal(both[~stays], moved[~stays])
+    assert not (moved == draws).flatten(1).all(1).any()
+    assert abs(int(stays.sum()) - 120) < 5 * math.sqrt(400 * 0.3 * 0.7)
+
+
 def test_few_records_get_the_mixture_alone():
     few = edged(60)
     budget = Budget(epsilon=1.0, delta=1e-3)

@@ -4,7 +4,7 @@
     1.  class means of scattering features and local tones, and their second moment       (two releases)
     2.  a network T(x, noise), trained on draws x until those of T(x) are the released:   (free)
         ⟨m₁ − m, m₂ − m⟩ + ⟨S₁ − S, S₂ − S⟩ + stay · ‖T(x) − x‖²,   1, 2 two batches of draws
-    3.  draw of the mixture, move, map to the released tones                              (free)
+    3.  draw of the mixture, move (but for a share `unmoved`), map to the released tones  (free)
 
 Gaussians have the right means and covariances of pixels and no edges; features that see edges are means of bounded vectors and
 cost little. This is DP-MERF's and DP-MEPF's idea with a generator that begins as a mixture: what is left to learn is the look of
@@ -84,6 +84,14 @@ class Transport(Trained, OnMixture):
         "Weight of the mean square by which pixels are moved, against the distance of the textures.",
         default=0.2,
         low=0,
+        free=True,
+    )
+
+    unmoved: float = setting(
+        "Share of samples that stay draws of the mixture: classifiers learn more from both kinds than from either, and looks suffer.",
+        default=0.0,
+        low=0,
+        high=1,
         free=True,
     )
 
@@ -172,4 +180,9 @@ class Transport(Trained, OnMixture):
         return self._moved(self._starts(labels, random), random)
 
     def _sample(self, labels: Tensor, random: torch.Generator) -> Tensor:
-        return self.toned(self._made(labels, random))
+        starts = self._starts(labels, random)
+        made = self.toned(self._moved(starts, random))
+        if not self.unmoved:
+            return made
+        stay = torch.rand(len(labels), 1, 1, 1, generator=random) < self.unmoved
+        return torch.where(stay, starts, made)
