@@ -393,6 +393,26 @@ def test_a_setting_that_is_passed_to_fit_is_sent_to_its_place(images):
         sfumato.fit(sfumato.Method, *images, classes=10, epsilon=1, delta=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("ask", "words"),
+    [
+        (lambda schema: sfumato.Mixture().promise(schema, 1.0), "of Schema and float"),
+        (
+            lambda _: sfumato.Mixture().promise(None, sfumato.Budget(epsilon=1, delta=1e-5)),
+            "NoneType",
+        ),
+        (lambda _: sfumato.Merf.preset("paper", data=3), "not for int"),
+        (lambda _: sfumato.suggest_features(100, 2), "budget is given as int"),
+        (lambda _: Dataset.from_table({"a": [1]}, None), 'schema of kind "table"'),
+        (lambda _: Dataset.from_table(3, SHOP), "columns are given as int"),
+        (lambda _: sfumato.evaluate("x.npz", "y.npz", fitted=3), "sfumato.evaluation.Fitted"),
+    ],
+)
+def test_a_wrong_thing_gets_a_sentence_from_the_calls_beside_fit_too(ask, words):
+    with pytest.raises(BadInput, match=words):
+        ask(digits(5).schema)
+
+
 def test_a_budget_stands_in_its_place_and_a_statement_prints_as_its_paragraph(images):
     budget = sfumato.Budget(epsilon=2, delta=1e-5)
     made = sfumato.fit("mixture", *images, budget, classes=10, allow_empty=True)

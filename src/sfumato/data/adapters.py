@@ -123,7 +123,7 @@ class _Facts:
         (self.unit, self.per_unit, self.name) = stated[6:]
         if self.schema is not None and not isinstance(self.schema, Schema):
             raise BadInput(
-                f"`schema` is {_kind(self.schema, 'a')}; pass a sfumato.Schema (Schema.from_json reads one from JSON)."
+                f"`schema` is {_kind(self.schema, 'a')}; pass a sfumato.Schema (Schema.from_json takes what json.load reads)."
             )
         self.value_range = stated_range(bits, value_range)
 

@@ -683,6 +683,14 @@ def evaluate(
     """
     if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**32:
         raise BadInput(f"The seed is {seed!r}; pass a whole number from 0 to 4294967295.")
+    if networks is not None and not isinstance(networks, Mapping):
+        raise BadInput(
+            f"The networks are given as {type(networks).__name__}; pass a dict of a network's name and a function of pixels."
+        )
+    if fitted is not None and not isinstance(fitted, Fitted):
+        raise BadInput(
+            f"`fitted` is given as {type(fitted).__name__}; pass sfumato.evaluation.Fitted(budget, size)."
+        )
     synthetic = _records(synthetic, "synthetic records")
     real = _records(real, "real records", synthetic.schema)
     train = None if train is None else _records(train, "train", synthetic.schema)
@@ -692,10 +700,6 @@ def evaluate(
     chosen = _choose(metrics, real.schema, train is not None)
     if baselines:
         chosen += _beside(chosen, fitted, train is not None)
-    if networks is not None and not isinstance(networks, Mapping):
-        raise BadInput(
-            f"The networks are given as {type(networks).__name__}; pass a dict of a network's name and a function of pixels."
-        )
     progress = progress_of(progress)
     if engine is not None:
         task = _Task(synthetic, real, train, networks, size_is_public, fitted, seed)

@@ -221,6 +221,11 @@ class Method(Learnt, Estimator, Configured, ABC):
         `size` is the number of records, or units, for methods whose queries follow it; where the relation makes it private it is
         not used.
         """
+        if not isinstance(schema, Schema) or not isinstance(budget, Budget):
+            raise BadInput(
+                f"A promise is made of a Schema and a Budget, not of {type(schema).__name__} and {type(budget).__name__}; pass "
+                "data.schema and sfumato.Budget(epsilon=…, delta=…)."
+            )
         return self._promised(self._sized(schema, budget, size), budget, unit)[1]
 
     def _sized(self, schema: Schema, budget: Budget, size: int | None) -> Schema:
