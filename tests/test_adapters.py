@@ -25,6 +25,7 @@ from torch.utils.data import Dataset as TorchDataset
 import sfumato
 from data import SHOP, digits, shop
 from sfumato.data import Dataset, Schema, as_dataset
+from sfumato.engines import LocalEngine
 from sfumato.errors import BadInput
 from sfumato.methods import find_methods
 
@@ -356,6 +357,84 @@ def test_a_misspelt_argument_is_told(images):
         sfumato.fit("mixture", *images, clases=10, epsilon=1, delta=1e-5)
     with pytest.raises(BadInput, match="pass its name"):
         sfumato.fit(3, *images)
+
+
+@pytest.mark.parametrize(
+    ("given", "kind", "words"),
+    [
+        ({"device": "cuda"}, TypeError, "mixture has no setting 'device'.*settings are refine"),
+        ({"sed": 3}, TypeError, "did you mean seed"),
+        ({"labels": "labels.csv:finding"}, TypeError, "'labels' is for paths and names only"),
+        ({"per_unit": 3}, BadInput, "say by unit= whose they are"),
+        ({"engine": 3}, BadInput, "engine is given as int"),
+        ({"engine": LocalEngine}, BadInput, "engine is given as type"),
+        ({"progress": True}, BadInput, "Progress is given as bool"),
+        ({"allow_empty": "no"}, BadInput, "`allow_empty` is 'no'; pass True or False"),
+        ({"stand_in": 1}, BadInput, "`stand_in` is 1; pass True or False"),
+        ({"resume": "no"}, BadInput, "`resume` is 'no'; pass True or False"),
+        ({"resume": True}, BadInput, "pass it as out="),
+    ],
+)
+def test_a_wrong_argument_is_told_before_a_row_is_read(images, monkeypatch, given, kind, words):
+    def read(*_, **__):
+        raise AssertionError("a row was read")
+
+    monkeypatch.setattr("sfumato.methods.base.refuse_implausible", read)
+    with pytest.raises(kind, match=words):
+        sfumato.fit("mixture", *images, classes=10, epsilon=1, delta=1e-5, **given)
+
+
+def test_a_setting_that_is_passed_to_fit_is_sent_to_its_place(images):
+    with pytest.raises(
+        TypeError, match=r"'seed' is a setting of mixture; pass it to Mixture\(seed=…\)"
+    ):
+        sfumato.Mixture().fit(*images, classes=10, epsilon=1, delta=1e-5, seed=3)
+    with pytest.raises(BadInput, match="a class or an object"):
+        sfumato.fit(sfumato.Method, *images, classes=10, epsilon=1, delta=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("ask", "words"),
+    [
+        (lambda schema: sfumato.Mixture().promise(schema, 1.0), "of Schema and float"),
+        (
+            lambda _: sfumato.Mixture().promise(None, sfumato.Budget(epsilon=1, delta=1e-5)),
+            "NoneType",
+        ),
+        (lambda _: sfumato.Merf.preset("paper", data=3), "not for int"),
+        (lambda _: sfumato.suggest_features(100, 2), "budget is given as int"),
+        (lambda _: Dataset.from_table({"a": [1]}, None), 'schema of kind "table"'),
+        (lambda _: Dataset.from_table(3, SHOP), "columns are given as int"),
+        (lambda _: sfumato.evaluate("x.npz", "y.npz", fitted=3), "sfumato.evaluation.Fitted"),
+    ],
+)
+def test_a_wrong_thing_gets_a_sentence_from_the_calls_beside_fit_too(ask, words):
+    with pytest.raises(BadInput, match=words):
+        ask(digits(5).schema)
+
+
+def test_a_budget_stands_in_its_place_and_a_statement_prints_as_its_paragraph(images):
+    budget = sfumato.Budget(epsilon=2, delta=1e-5)
+    made = sfumato.fit("mixture", *images, budget, classes=10, allow_empty=True)
+    assert made.statement_.budget == budget and str(made.statement_) == made.statement_.paragraph()
+
+
+@pytest.mark.parametrize(
+    "records", [torch.zeros(5, 8, 8).to_sparse(), torch.zeros(5, 8, 8, device="meta")]
+)
+def test_a_tensor_without_its_numbers_is_refused(records):
+    with pytest.raises(BadInput, match="dense one that holds its numbers"):
+        as_dataset(records)
+    with pytest.raises(BadInput, match="dense one that holds its numbers"):
+        as_dataset(np.zeros((5, 8, 8), np.uint8), records[:, 0, 0], classes=2)
+
+
+def test_labels_to_draw_come_from_polars_too_and_nothing_else_breaks(images):
+    made = sfumato.fit("mixture", *images, classes=10, epsilon=5, delta=1e-5, allow_empty=True)
+    assert made.sample(labels=pl.Series([3, 8]), seed=0).labels.tolist() == [3, 8]
+    for wrong in ([[0, 1]], [None], [{}], np.zeros((2, 2), int)):
+        with pytest.raises(BadInput, match="none of the classes"):
+            made.sample(labels=wrong)
 
 
 def test_no_setting_of_a_method_is_called_as_an_argument_of_fit():

@@ -64,6 +64,14 @@ def test_lists_from_json_and_tuples_from_code_make_equal_hashable_schemas():
     assert hash(a) == hash(b)
 
 
+@pytest.mark.parametrize(
+    ("columns", "given"), [(3, "int"), (("a", "b"), "str"), ([{"name": "a"}], "dict")]
+)
+def test_what_is_no_column_is_told_as_such(columns, given):
+    with pytest.raises(BadInput, match=f"given as {given}; write Column"):
+        Schema(kind="table", columns=columns)
+
+
 AGE = {"name": "age", "kind": "numerical", "low": 0, "high": 1}
 X = {"name": "x", "kind": "categorical", "categories": ["a"]}
 PICTURE: dict[str, Any] = {"kind": "images", "shape": [1, 2, 2]}

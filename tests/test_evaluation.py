@@ -259,14 +259,32 @@ ALIKE = Dataset.from_arrays(BARE.images, np.zeros(9, int), classes=3)
 @pytest.mark.parametrize(
     ("make", "metrics", "words"),
     [
-        (shop, "accuracy.cnn", r"cnn does not exist for tables; choose from accuracy\.logreg"),
+        (shop, "accuracy.cnn", r"cnn does not exist for tables; .*accuracy\.logreg"),
         (stripes, "accuracy.cnm", r"\.cnm.*did you mean accuracy\.cnn.*\.logreg, accuracy\.mlp"),
-        (stripes, (), "No metric was asked for"),
+        (stripes, "acuracy", r"did you mean accuracy\? There are accuracy, roc, (?!.*marginals)"),
+        (stripes, (), "No metric was asked for; choose from accuracy, roc"),
     ],
 )
 def test_a_metric_that_is_none_is_answered_with_those_that_are(make, metrics, words):
     with pytest.raises(BadInput, match=words):
         evaluate(make(9), make(9), metrics=metrics)
+
+
+def test_what_was_not_measured_and_no_labels_get_a_sentence_and_no_time_is_shown():
+    found = evaluate(stripes(20), stripes(20), metrics="accuracy.logreg")
+    with pytest.raises(
+        BadInput, match=r"'accuracy\.mlp' was not measured; there are accuracy\.logreg"
+    ):
+        found["accuracy.mlp"]
+    assert "value=" in repr(found) and "seconds" not in repr(
+        found
+    )  # how long it took depends on the records
+    with pytest.raises(BadInput, match=r"real records came without labels; pass a pair \(X, y\)"):
+        evaluate(stripes(20), stripes(20).images)
+    with pytest.raises(BadInput, match="networks are given as int"):
+        evaluate(stripes(20), stripes(20), networks=3)
+    with pytest.raises(BadInput, match="Progress is given as bool"):
+        evaluate(stripes(20), stripes(20), progress=True)
 
 
 @pytest.mark.parametrize(

@@ -138,6 +138,8 @@ def test_the_ending_is_checked_before_anything_is_drawn(tmp_path, monkeypatch):
     monkeypatch.setattr("sfumato.methods.base.Method._drawn", drawn)
     for kind, name in (
         ("images", "x.pkl"),
+        ("images", "x.parqet"),
+        ("images", "x.cvs"),
         ("images", "x.tar.gz"),
         ("table", "x.npz"),
         ("table", "x"),

@@ -20,6 +20,8 @@ from rich.progress import (
     Progress as RichProgress,
 )
 
+from sfumato.errors import BadInput
+
 
 class Stage:
     """One piece of work with a known length."""
@@ -37,6 +39,15 @@ class Progress:
 
     def note(self, text: str) -> None:
         """Say one line."""
+
+
+def progress_of(given: Progress | None) -> Progress:
+    """What a caller passed as `progress=`; the silent one for None."""
+    if given is None or isinstance(given, Progress):
+        return given or Progress()
+    raise BadInput(
+        f"Progress is given as {type(given).__name__}; pass sfumato.progress.ConsoleProgress(), or leave it out."
+    )
 
 
 class _ConsoleStage(Stage):

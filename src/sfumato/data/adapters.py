@@ -36,6 +36,8 @@ FACTS = (
     *("schema", "classes", "value_range", "bits", "image_size", "channels", "unit", "per_unit"),
     "name",
 )
+# What `load` takes of a path besides.
+READING = ("labels", "fit", "progress")
 # What items of a torch data set may call their picture and their class.
 _KEYS = (("image", "images", "pixel_values"), ("label", "labels"))
 _TAKEN = (
@@ -75,6 +77,10 @@ def as_dataset(
     one count.
     """
     facts = _Facts(schema, classes, value_range, bits, image_size, channels, unit, per_unit, name)
+    if per_unit is not None and unit is None:
+        raise BadInput(
+            "`per_unit` says how many records of a unit count; say by unit= whose they are."
+        )
     if isinstance(what, Dataset):
         if y is not None or facts.stated:
             raise BadInput(
@@ -89,9 +95,11 @@ def as_dataset(
         stated = {key: value for key, value in facts.given().items() if key != "name"}
         return load(what, **stated, **reading)
     for key in reading:
+        if key in READING:
+            raise TypeError(f"The argument {key!r} is for paths and names only; leave it out.")
         near = difflib.get_close_matches(key, FACTS, n=1)
         hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(FACTS)}."
-        raise TypeError(f"There is no argument {key!r} for data that are no path; {hint}")
+        raise TypeError(f"There is no argument {key!r}; {hint}")
     kind = type(what).__module__.partition(".")[0]
     if kind == "datasets":
         return _of_hugging_face(what, y, facts)
@@ -115,7 +123,7 @@ class _Facts:
         (self.unit, self.per_unit, self.name) = stated[6:]
         if self.schema is not None and not isinstance(self.schema, Schema):
             raise BadInput(
-                f"`schema` is {_kind(self.schema)}; pass a sfumato.Schema (Schema.from_json reads one from JSON)."
+                f"`schema` is {_kind(self.schema, 'a')}; pass a sfumato.Schema (Schema.from_json takes what json.load reads)."
             )
         self.value_range = stated_range(bits, value_range)
 
@@ -199,6 +207,10 @@ class _Facts:
 
 
 def _numbers(what: torch.Tensor) -> Array:
+    if what.layout != torch.strided or what.is_meta:
+        raise BadInput(
+            "A sparse tensor, or one on the meta device, is not read; pass a dense one that holds its numbers (x.to_dense())."
+        )
     what = what.detach().cpu()
     # NumPy has no short kind of floating point with eight digits.
     return (what.float() if what.dtype == torch.bfloat16 else what).numpy()
@@ -224,7 +236,8 @@ def _array(what: Any) -> Array:
                 f"A NumPy array with {what.ndim} axes of type {what.dtype} holds no records; pass bytes or floating point, a "
                 "record in each row (np.stack makes one array of many)."
             )
-        raise BadInput(f"{_kind(what)} is no data set; pass {_TAKEN}.")
+        kind = "None" if what is None else _kind(what)
+        raise BadInput(f"{kind} is no data set; pass {_TAKEN}.")
     return rows
 
 
@@ -237,7 +250,7 @@ def _codes(labels: Any, names: Sequence[str]) -> Any:
     if labels is None:
         return None
     if isinstance(labels, torch.Tensor):
-        return labels.detach().cpu().numpy()
+        return _numbers(labels)
     cells = _cells(labels)
     if cells is None:
         return np.asarray(labels)
@@ -271,11 +284,11 @@ def _plain_cell(cell: Any) -> Any:
     return cell.item() if isinstance(cell, (np.ndarray, np.generic)) and cell.ndim == 0 else cell
 
 
-def _kind(what: Any) -> str:
+def _kind(what: Any, article: str = "A") -> str:
     kind = type(what)
     home = kind.__module__.partition(".")[0]
     name = kind.__name__ if home == "builtins" else f"{home}.{kind.__name__}"
-    return f"{'An' if name[0] in 'AEIOUaeiou' else 'A'} {name}" if what is not None else "None"
+    return f"{article}{'n' if name[0] in 'AEIOUaeiou' else ''} {name}"
 
 
 # ------------------------------------------------------------------------------------------ tables

@@ -198,7 +198,7 @@ def may_share(first: str, second: str) -> bool:
 def unknown_name(spec: str) -> BadInput:
     """The error for a name that is neither a data set nor a file."""
     return BadInput(
-        f"There is no data set or file called {spec!r}; {_near(spec)}The known names are "
+        f"There is no data set or file called {spec!r}; {_near(spec)} known names are "
         f"{', '.join(_registry())}, and "
         "anything else must be the path of a folder, .npz, .csv, .parquet or IDX file."
     )
@@ -207,7 +207,7 @@ def unknown_name(spec: str) -> BadInput:
 def unknown_set(name: str) -> BadInput:
     """The error where only a data set's name will do."""
     return BadInput(
-        f"There is no data set called {name!r}; {_near(name)}The known names are "
+        f"There is no data set called {name!r}; {_near(name)} known names are "
         f"{', '.join(_registry())}."
     )
 
@@ -215,7 +215,7 @@ def unknown_set(name: str) -> BadInput:
 def _near(spec: str) -> str:
     name = spec.partition(":")[0].lower()
     near = difflib.get_close_matches(name, _registry(), n=3, cutoff=0.5)
-    return f"did you mean {' or '.join(near)}? " if near else ""
+    return f"did you mean {' or '.join(near)}? The" if near else "the"
 
 
 # ------------------------------------------------------------------------------------ reading the TOML

@@ -370,7 +370,7 @@ def _named(spec: str | Path, facts: _Facts) -> tuple[NamedSet, str] | None:
         return None
     found = find_named(spec)
     if found is None:
-        if os.path.lexists(spec) or any(mark in spec for mark in "/\\.") or not spec:
+        if os.path.lexists(spec) or any(mark in spec for mark in "/\\."):
             return None
         raise unknown_name(spec)
     if facts.stated:
@@ -387,6 +387,8 @@ def _check_spec(spec: object) -> None:
             f"A data set is given by its name or path, not by {type(spec).__name__}; for arrays use "
             "Dataset.from_arrays."
         )
+    if spec == "":
+        raise BadInput("The name or path of a data set is empty; give one.")
     refuse_secrets(spec)
     if "\0" in str(spec):
         raise BadInput("The path has a NUL character in it; correct it.")

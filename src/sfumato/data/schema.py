@@ -292,7 +292,7 @@ class Schema:
             raise BadInput(f'A schema has kind {self.kind!r}; use "images" or "table".')
         object.__setattr__(self, "classes", _names(self.classes, "The classes"))
         object.__setattr__(self, "shape", _whole_numbers(self.shape))
-        object.__setattr__(self, "columns", tuple(self.columns))
+        object.__setattr__(self, "columns", _columns(self.columns))
         if self.value_range is not None:
             object.__setattr__(self, "value_range", checked_range(self.value_range))
         if self.fit not in get_args(Fit):
@@ -327,7 +327,7 @@ class Schema:
             raise BadInput(
                 "A table's schema has `fit`, which is how pictures are resized; remove it."
             )
-        if not self.columns or not all(isinstance(c, Column) for c in self.columns):
+        if not self.columns:
             raise BadInput("A table's schema needs at least one column; list its feature columns.")
         names = [column.name for column in self.columns]
         repeated = sorted({name for name in names if names.count(name) > 1})
@@ -439,6 +439,16 @@ def _names(names: Iterable[Any], what: str) -> tuple[str, ...]:
         _check_name(name, f"{what}: every name")
     if len(set(given)) != len(given):
         raise BadInput(f"{what} repeat a name; list each one once.")
+    return given
+
+
+def _columns(columns: Any) -> tuple[Column, ...]:
+    given = tuple(columns) if isinstance(columns, Iterable) else (columns,)
+    for column in given:
+        if not isinstance(column, Column):
+            raise BadInput(
+                f"A column of the schema is given as {type(column).__name__}; write Column(name=…, kind=…, …) for each."
+            )
     return given
 
 

@@ -58,8 +58,12 @@ def column_names(schema: Schema) -> list[str]:
 
 def encode_columns(columns: Mapping[str, Any], schema: Schema) -> Rows:
     """A mapping or DataFrame as rows; it is here in full, so an unknown category is refused."""
-    if schema.kind != "table":
+    if not isinstance(schema, Schema) or schema.kind != "table":
         raise BadInput('`from_table` needs a schema of kind "table"; use `from_arrays` for images.')
+    if not hasattr(columns, "__getitem__") or not hasattr(columns, "__contains__"):
+        raise BadInput(
+            f"The columns are given as {type(columns).__name__}; pass a mapping of their names to arrays, or a DataFrame."
+        )
     absent = [name for name in column_names(schema) if name not in columns]
     if absent:
         raise BadInput(f"The table lacks the columns {absent}; add them or correct the schema.")

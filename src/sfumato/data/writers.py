@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import difflib
 import io
 import os
 import tarfile
@@ -90,6 +91,10 @@ def check_format(path: Path, kind: str = "images") -> None:
     wanted = ".csv or .parquet" if kind == "table" else f"{', '.join(FORMATS)}, or name a folder"
     if suffix in _NO_FOLDER:
         raise BadInput(f"Cannot save a data set as {suffix}; end the path in {wanted}.")
+    if suffix not in FORMATS and (near := difflib.get_close_matches(suffix, FORMATS, 1, 0.7)):
+        raise BadInput(
+            f"There is no format {suffix} (did you mean {near[0]}?); end the path in {wanted}."
+        )
     if kind == "table" and suffix not in (".csv", ".parquet"):
         how = f"as {suffix}" if suffix in FORMATS else "as a folder of pictures"
         raise BadInput(f"A table cannot be saved {how}; end the path in {wanted}.")

@@ -13,6 +13,12 @@ def engine_of(spec: str | Engine | None) -> Engine:
     if spec is None:
         return LocalEngine()
     if not isinstance(spec, str):
+        if isinstance(spec, type) or not all(
+            hasattr(spec, name) for name in ("total", "each", "close")
+        ):
+            raise BadInput(
+                f"The engine is given as {type(spec).__name__}; pass local, ray, ray:ADDRESS or an object of sfumato.engines."
+            )
         return spec
     name, _, address = spec.partition(":")
     if name == "local" and not address:

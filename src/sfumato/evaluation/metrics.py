@@ -16,7 +16,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import cached_property
 from pathlib import Path
@@ -34,7 +34,7 @@ from sfumato.data import Dataset, Schema, as_dataset
 from sfumato.engines import Engine, engine_of
 from sfumato.errors import BadInput, SfumatoError
 from sfumato.files import atomic_path, cache_folder
-from sfumato.progress import Progress, Stage
+from sfumato.progress import Progress, Stage, progress_of
 from sfumato.published import BADGE
 
 if TYPE_CHECKING:
@@ -147,7 +147,7 @@ class Metric:
     low: float
     high: float
     source: str
-    seconds: float
+    seconds: float = field(repr=False)  # a notebook's output is a file too
     note: str = ""
     badge: str = BADGE
     by_class: ByClass | None = None
@@ -183,7 +183,10 @@ class Evaluation:
         for metric in self.metrics:
             if metric.name == name:
                 return metric
-        raise KeyError(name)
+        raise BadInput(
+            f"{name!r} was not measured; there are {', '.join(m.name for m in self.metrics)}, and evaluate(…, metrics=[…]) adds "
+            "others."
+        )
 
     def by_class(self, name: str) -> ByClass:
         """How the classifier of a metric ("accuracy.cnn") did class by class."""
@@ -645,6 +648,8 @@ def _records(what: Any, role: str, like: Schema | None = None) -> Dataset:
             "one of arrays), a path or a name."
         )
     pair = what if isinstance(what, tuple) and len(what) == 2 else (what, None)
+    if like.labelled and pair[1] is None and isinstance(what, (np.ndarray, torch.Tensor, list)):
+        raise BadInput(f"The {role} came without labels; pass a pair (X, y).")
     return as_dataset(*pair, schema=like)
 
 
@@ -678,6 +683,14 @@ def evaluate(
     """
     if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**32:
         raise BadInput(f"The seed is {seed!r}; pass a whole number from 0 to 4294967295.")
+    if networks is not None and not isinstance(networks, Mapping):
+        raise BadInput(
+            f"The networks are given as {type(networks).__name__}; pass a dict of a network's name and a function of pixels."
+        )
+    if fitted is not None and not isinstance(fitted, Fitted):
+        raise BadInput(
+            f"`fitted` is given as {type(fitted).__name__}; pass sfumato.evaluation.Fitted(budget, size)."
+        )
     synthetic = _records(synthetic, "synthetic records")
     real = _records(real, "real records", synthetic.schema)
     train = None if train is None else _records(train, "train", synthetic.schema)
@@ -687,7 +700,7 @@ def evaluate(
     chosen = _choose(metrics, real.schema, train is not None)
     if baselines:
         chosen += _beside(chosen, fitted, train is not None)
-    progress = progress or Progress()
+    progress = progress_of(progress)
     if engine is not None:
         task = _Task(synthetic, real, train, networks, size_is_public, fitted, seed)
         measured = _measured_on(engine, task, [info.name for info in chosen], progress)
@@ -865,19 +878,31 @@ def _choose(
             family = [_METRICS[name]]
         if not family:
             _refuse_family(name, schema)
-            close = get_close_matches(str(name), _METRICS, n=1)
-            hint = f" (did you mean {close[0]}?)" if close else ""
-            raise BadInput(f"There is no metric {name!r}{hint}; choose from {', '.join(_METRICS)}.")
+            raise BadInput(f"There is no metric {name!r}; {_choice(name, schema)}")
         for info in family:
             if schema.kind not in info.kinds:
-                usable = ", ".join(m.name for m in _METRICS.values() if schema.kind in m.kinds)
                 raise BadInput(
-                    f"The metric {info.name} does not exist for {_words(schema.kind)}; choose from {usable}."
+                    f"The metric {info.name} does not exist for {_words(schema.kind)}; {_choice(name, schema)}"
                 )
             chosen[info.name] = info
     if not chosen:
-        raise BadInput(f"No metric was asked for; choose from {', '.join(_METRICS)}.")
+        raise BadInput(f"No metric was asked for; {_choice('', schema)}")
     return list(chosen.values())
+
+
+def choice_of(name: str, usable: Sequence[str]) -> str:
+    """What to take in place of a name that is no metric, or none of `usable`: all of its family, else the families."""
+    family = name.partition(".")[0]
+    said = [metric for metric in usable if metric.partition(".")[0] == family]
+    if not said:
+        said = list(dict.fromkeys(metric.partition(".")[0] for metric in usable))
+    near = get_close_matches(name, (*said, *usable), n=1)
+    hint = f"did you mean {near[0]}? There are" if near and near[0] != name else "choose from"
+    return f"{hint} {', '.join(said)} (docs/evaluation.md describes all)."
+
+
+def _choice(name: str, schema: Schema) -> str:
+    return choice_of(name, [m.name for m in _METRICS.values() if m.applies(schema)])
 
 
 def _beside(
@@ -903,8 +928,7 @@ def _refuse_family(name: str, schema: Schema) -> None:
             "that the synthesizer was fitted to."
         )
     if members:
-        usable = ", ".join(m.name for m in _METRICS.values() if m.applies(schema))
-        raise BadInput(f"The metrics {name} do not exist for these data; choose from {usable}.")
+        raise BadInput(f"The metrics {name} do not exist for these data; {_choice(name, schema)}")
 
 
 def _check_comparable(synthetic: Schema, real: Schema, role: str = "synthetic") -> None:

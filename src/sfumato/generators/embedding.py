@@ -157,6 +157,10 @@ def suggest_features(n: int, budget: Budget, *, most: int = 1_000_000) -> int:
 
     if isinstance(n, bool) or not isinstance(n, int) or n < 1:
         raise BadInput(f"n must be a whole number of records of at least 1, not {n!r}.")
+    if not isinstance(budget, Budget):
+        raise BadInput(
+            f"The budget is given as {type(budget).__name__}; pass sfumato.Budget(epsilon=…, delta=…)."
+        )
     bound = math.hypot(1.0, COUNT_WEIGHT)
     noise_std = gaussian_noise(budget) * enforced_vector_bound(bound) / n
     found = minimize_scalar(

@@ -12,12 +12,14 @@ ledger paid with what was promised; save, load, refit, sample. A method sees a `
 from __future__ import annotations
 
 import contextlib
+import difflib
+import inspect
 import io
 import logging
 import secrets
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -31,6 +33,7 @@ from torch import Tensor, nn
 from sfumato import notebook, published
 from sfumato._version import __version__
 from sfumato.data import Dataset, Schema, as_dataset
+from sfumato.data.adapters import FACTS, READING
 from sfumato.data.inspection import refuse_empty_folders, refuse_implausible
 from sfumato.data.pictures import sample_grid
 from sfumato.data.sources import Array, Rows, Source
@@ -74,7 +77,7 @@ from sfumato.privacy.arithmetic import ordinary_torch
 from sfumato.privacy.query import calibrated, claimed, plan
 from sfumato.privacy.store import FORMAT
 from sfumato.privacy.units import size_of
-from sfumato.progress import Progress
+from sfumato.progress import Progress, progress_of
 from sfumato.public.codec import codec_from_state
 from sfumato.public.loading import load_public
 
@@ -218,6 +221,11 @@ class Method(Learnt, Estimator, Configured, ABC):
         `size` is the number of records, or units, for methods whose queries follow it; where the relation makes it private it is
         not used.
         """
+        if not isinstance(schema, Schema) or not isinstance(budget, Budget):
+            raise BadInput(
+                f"A promise is made of a Schema and a Budget, not of {type(schema).__name__} and {type(budget).__name__}; pass "
+                "data.schema and sfumato.Budget(epsilon=…, delta=…)."
+            )
         return self._promised(self._sized(schema, budget, size), budget, unit)[1]
 
     def _sized(self, schema: Schema, budget: Budget, size: int | None) -> Schema:
@@ -305,8 +313,12 @@ class Method(Learnt, Estimator, Configured, ABC):
         A search of scikit-learn's (`GridSearchCV`, `cross_val_score`) is refused, since it fits many times and its choice is a
         release that nobody pays for; `stand_in=True` says that these records are public ones, in place of the private.
         """
-        if not stand_in:
+        if stand_in is not True:
             refuse_search()
+        self._check_call(facts, allow_empty=allow_empty, resume=resume, stand_in=stand_in)
+        if resume and out is None:
+            raise BadInput("resume=True goes on with a run folder; pass it as out=.")
+        progress = progress_of(progress)
         if isinstance(y, Budget) and budget is None:
             y, budget = None, y
         budget = budget_of(budget, epsilon, delta, neighbours)
@@ -338,6 +350,26 @@ class Method(Learnt, Estimator, Configured, ABC):
                 ledger,
                 engine=used,
             )
+
+    def _check_call(self, facts: Iterable[str], **flags: Any) -> None:
+        """Raise unless the arguments of `fit` are some that it has, and those that switch something on or off do."""
+        for name, flag in flags.items():
+            if not isinstance(flag, bool):
+                raise BadInput(f"`{name}` is {shortened(flag)}; pass True or False.")
+        settings = [s.name for s in self.settings()]
+        for name in facts:
+            if name in settings:
+                raise TypeError(
+                    f"{name!r} is a setting of {self.info.name}; pass it to {type(self).__name__}({name}=…), or to sfumato.fit."
+                )
+            if name not in (*FACTS, *READING):
+                near = difflib.get_close_matches(name, (*settings, *FACTS, *READING), n=1)
+                hint = (
+                    f"did you mean {near[0]}?" if near else f"settings are {', '.join(settings)}."
+                )
+                raise TypeError(
+                    f"{self.info.name} has no setting {name!r}, and fit no such argument; {hint}"
+                )
 
     def _refuse_private(self, data: Dataset, public: Dataset | None) -> None:
         """Raise if private records stand in the public data, or in what a file named in the settings was made of."""
@@ -418,7 +450,7 @@ class Method(Learnt, Estimator, Configured, ABC):
         engine: Engine | None = None,
     ) -> Self:
         """`fit`, or with an `earlier` run, whose releases are taken over, `refit`."""
-        progress = progress or Progress()
+        progress = progress_of(progress)
         schema = data.schema
         unit = unit or data.unit
         # Only what is public: the folder is claimed before a row is read, even to count.
@@ -799,14 +831,20 @@ class Method(Learnt, Estimator, Configured, ABC):
 load = load_run = Method.load
 
 
-def fit(method: str | Method | type[Method], data: Any, y: Any = None, **given: Any) -> Method:
+def fit(
+    method: str | Method | type[Method],
+    data: Any,
+    y: Any = None,
+    budget: Budget | None = None,
+    **given: Any,
+) -> Method:
     """A method by its name, fitted: `sfumato.fit("mixture", X, y, classes=10, epsilon=1, delta=1e-5, seed=3)`.
 
     Of the keyword arguments those that are settings of the method (`sfumato methods NAME`) go to it, all others to `Method.fit`.
     """
     if isinstance(method, Method):
-        return method.fit(data, y, **given)
-    if isinstance(method, type) and issubclass(method, Method):
+        return method.fit(data, y, budget, **given)
+    if isinstance(method, type) and issubclass(method, Method) and not inspect.isabstract(method):
         cls = method
     elif isinstance(method, str):
         cls = get_method(method)
@@ -817,7 +855,7 @@ def fit(method: str | Method | type[Method], data: Any, y: Any = None, **given: 
     names = {s.name for s in cls.settings()}
     settings = {name: value for name, value in given.items() if name in names}
     rest = {name: value for name, value in given.items() if name not in names}
-    return cls(**settings).fit(data, y, **rest)
+    return cls(**settings).fit(data, y, budget, **rest)
 
 
 def budget_of(

@@ -73,15 +73,17 @@ def class_codes(asked: Any, schema: Schema, what: str = "classes") -> Tensor:
     """Classes by their names or codes, as a caller asks for them, as codes (m,)."""
     if not schema.labelled:
         raise BadInput(f"These records have no classes; leave `{what}` out.")
-    if hasattr(asked, "tolist"):
-        asked = asked.tolist()
+    for listed in ("tolist", "to_list"):  # of NumPy, torch, pandas; of polars
+        if hasattr(asked, listed):
+            asked = getattr(asked, listed)()
     if isinstance(asked, str) or not isinstance(asked, Sequence) or not len(asked):
         raise BadInput(f"`{what}` is no list of classes; pass their names or codes.")
     code: dict[Any, int] = {name: index for index, name in enumerate(schema.classes)}
     found = []
     for one in asked:
         whole = isinstance(one, Integral) and not isinstance(one, bool)
-        at = int(one) if whole and 0 <= one < schema.n_classes else code.get(one, -1)
+        named = code.get(one, -1) if isinstance(one, str) else -1
+        at = int(one) if whole and 0 <= one < schema.n_classes else named
         if at < 0:
             shown = ", ".join(schema.classes[:10]) + (", …" if schema.n_classes > 10 else "")
             raise BadInput(

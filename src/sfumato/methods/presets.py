@@ -142,6 +142,10 @@ def find_preset(
     `n` is the public number of training records; that of a named set is known.
     """
     known = _known(method, name)
+    if not isinstance(data, str):
+        raise BadInput(
+            f"A preset is for a data set's name, not for {type(data).__name__}; it has one for {', '.join(known)}."
+        )
     bare = data.partition(":")[0].lower()
     found = bare if bare in known else _ANY
     if found not in known:

@@ -158,6 +158,9 @@ class PrivacyStatement:
             "not_counted": [c.label for c in self.charges if c not in self.claimed],
         }
 
+    def __str__(self) -> str:
+        return self.paragraph()
+
     def paragraph(self) -> str:
         if not self.private:
             return self._no_privacy()

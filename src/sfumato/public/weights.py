@@ -51,9 +51,9 @@ def get_network(name: str, *, progress: Progress | None = None) -> Network:
         return load_extractor(Path(name))
     if name not in _REGISTRY:
         near = difflib.get_close_matches(name, _REGISTRY, n=2, cutoff=0.5)
-        hint = f"did you mean {' or '.join(near)}? " if near else ""
+        hint = f"did you mean {' or '.join(near)}? The" if near else "the"
         raise BadInput(
-            f"There is no network called {name!r}; {hint}The known names are {', '.join(_REGISTRY)}, "
+            f"There is no network called {name!r}; {hint} known names are {', '.join(_REGISTRY)}, "
             "torchvision:NAME, and the path of a pretrained extractor."
         )
     info, origin = _REGISTRY[name]

@@ -53,6 +53,7 @@ from sfumato.evaluation.classified import (
     judge_classifier,
     judge_weights,
 )
+from sfumato.evaluation.metrics import choice_of
 from sfumato.files import read_json, write_json
 from sfumato.methods import Method, get_method
 from sfumato.methods.base import as_bytes
@@ -192,7 +193,7 @@ def _metric_names(config: Config, schema: Any) -> tuple[str, ...]:
         family = [m for m in usable if name in (m, m.split(".")[0])]
         if not family:
             raise BadInput(
-                f"metrics names {name!r}, unknown for {config.data}; choose from {', '.join(usable)}."
+                f"metrics names {name!r}, unknown for {config.data}; {choice_of(name, usable)}"
             )
         found.update(dict.fromkeys(family))
     return tuple(found)
