@@ -6,6 +6,7 @@ import dataclasses
 import json
 import math
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import numpy as np
 import pytest
 
 from runs import BUDGET, arrays_in, refused, succeed
-from sfumato.errors import BadInput, NotPublishable
+from sfumato.errors import BadInput, CorruptArtifact, NotPublishable
 from sfumato.methods import Merf, SavedRun
 from sfumato.report.card import Stated, write_card, yaml_text
 
@@ -214,3 +215,25 @@ def test_yaml_is_read_back_as_it_was_given():
     found = yaml.safe_load(yaml_text(given))
     assert found == given
     assert math.isclose(found["small"], 1e-5)
+
+
+def test_a_run_that_was_changed_gets_no_card(made, tmp_path):
+    run = tmp_path / "changed"
+    shutil.copytree(made / "images", run)
+    write_card(run, tmp_path / "before")
+    generator = bytearray((run / "generator.safetensors").read_bytes())
+    generator[-1] ^= 1
+    (run / "generator.safetensors").write_bytes(generator)
+    with pytest.raises(CorruptArtifact, match=r"does not pass its checks.*another generator"):
+        write_card(run, tmp_path / "after")
+    assert not (tmp_path / "after").exists()
+    assert "does not pass its checks" in succeed("report", run, "-q").stderr
+    assert "does not pass" not in succeed("report", made / "images", "-q").stderr
+
+
+def test_what_comes_next_for_a_table_is_a_format_of_tables(made, tmp_path):
+    tiny = ["--set", "features=16", "--set", "steps=5", *BUDGET]
+    shown = succeed(
+        "fit", "merf", "--data", made / "rows.csv", *tiny, "--out", tmp_path / "t"
+    ).stdout
+    assert "--out synthetic.csv" in shown and ".npz" not in shown

@@ -24,7 +24,7 @@ from sfumato.errors import BadInput
 from sfumato.methods.expectation import expect
 from sfumato.privacy import Budget
 from sfumato.privacy.overlap import repeated
-from sfumato.report.checking import PRIVATE, Check, check
+from sfumato.report.checking import PRIVATE, Check, check, expectation_text
 
 NOISE = np.random.default_rng(0).integers(0, 256, (64, 8, 8), dtype=np.uint8)
 
@@ -415,3 +415,96 @@ def test_the_outcome_does_not_go_into_a_run_folder(tmp_path, files):
     assert CliRunner().invoke(app, words).exit_code == 2
     words = ["check", str(tmp_path / "t.csv"), "--out", str(tmp_path / "look.json")]
     assert CliRunner().invoke(app, words).exit_code == 0
+
+
+# ----------------------------------------------------------------- what is wrong with one thing hides no other
+
+
+def test_an_unreadable_file_hides_neither_classes_nor_persons(tmp_path):
+    folder(tmp_path, [f"{c}/patient{i // 3}_{i}.png" for c in "ab" for i in range(24)])
+    (tmp_path / "c").mkdir()
+    (tmp_path / "a" / "patient0_x.png").write_bytes(b"no picture")
+    found = check(tmp_path, image_size=8, channels=1)
+    assert "1 file cannot be read" in told(found, "unreadable", "problem")
+    assert found.by_class == {"a": 25, "b": 24, "c": 0}
+    assert "No record of c" in told(found, "classes", "problem")
+    assert "count from 0" not in told(found, "classes")  # names count nothing
+    assert "state --unit" in told(found, "units", "warning")
+
+
+def test_a_broken_header_is_told_once(tmp_path):
+    pixels = np.zeros((8, 8), np.uint16)
+    for number in range(4):
+        (tmp_path / "ab"[number % 2]).mkdir(exist_ok=True)
+        write_dicom(tmp_path / "ab"[number % 2] / f"{number}.dcm", pixels + 100 * number)
+    (tmp_path / "a" / "bad.dcm").write_bytes(b"junk")
+    found = check(tmp_path, image_size=8, unit="PatientID")
+    assert sum("bad.dcm" in finding.text for finding in found.findings) == 1
+
+
+def test_files_that_fail_alike_are_told_together(tmp_path):
+    home = tmp_path / "deep"
+    home.mkdir()
+    for number in range(9):
+        Image.fromarray(np.full((8, 8), 100 + number, np.uint16)).save(home / f"{number}.png")
+    text = told(check(home, image_size=8, channels=1), "unreadable", "problem")
+    assert text.startswith("9 files cannot be read") and text.count("--bits 12") == 1
+    assert "1.png" in text and "and 3 more" in text
+
+
+def test_misspelt_labels_and_the_persons_of_their_table_are_named(tmp_path):
+    names = [f"{number}.png" for number in range(48)]
+    folder(tmp_path, names)
+    lines = ["file,finding,patient_id"]
+    for number, name in enumerate(names):
+        finding = "nromal" if number == 5 else ("normal", "ill")[number % 2]
+        lines.append(f"{name},{finding},{number // 4}")
+    (tmp_path / "labels.csv").write_text("\n".join(lines) + "\n")
+    stated = {"image_size": 8, "channels": 1, "classes": ["normal", "ill"]}
+    found = check(tmp_path, labels="labels.csv:finding", **stated)
+    assert "'nromal' (1, meant 'normal'?)" in told(found, "classes", "warning")
+    assert "12 different ones by patient_id" in told(found, "units", "warning")
+    assert told(check(tmp_path, labels="labels.csv:finding", unit="patient_id", **stated), "units")
+    with pytest.raises(BadInput, match=r"no lables\.csv, neither here nor in"):
+        check(tmp_path, labels="lables.csv:finding", **stated)
+
+
+def test_a_date_that_is_none_hides_neither_other_cells_nor_persons(tmp_path):
+    lines = ["patient_id,day,colour"]
+    lines += [f"{n // 4},2024-01-{n + 1:02},{'rde' if n == 3 else 'red'}" for n in range(20)]
+    lines[7] = "1,31.12.2024,red"
+    (tmp_path / "t.csv").write_text("\n".join(lines) + "\n")
+    day = {"name": "day", "kind": "numerical", "type": "date"}
+    colour = {"name": "colour", "kind": "categorical", "categories": ["red", "blue"]}
+    facts = {
+        "kind": "table",
+        "columns": [day | {"low": "2024-01-01", "high": "2024-12-31"}, colour],
+    }
+    (tmp_path / "t.schema.json").write_text(json.dumps(facts))
+    found = check(tmp_path / "t.csv")
+    assert "'31.12.2024' (1). Such stop the reading." in told(found, "values", "problem")
+    assert "Such count as missing." in told(found, "values", "warning")
+    assert "patient_id" in told(found, "units", "warning")
+
+
+def test_two_classes_are_not_promised_less_than_a_guess():
+    two = Schema(kind="images", shape=(1, 8, 8), classes=("a", "b"))
+    ten = Schema(kind="images", shape=(1, 8, 8), classes=tuple("abcdefghij"))
+    budget = Budget(epsilon=1, delta=1e-5)
+    text = "\n".join(expectation_text(expect(two, 200, budget)))
+    assert "Of your 2 classes a guess is right 50% of the time" in text
+    assert "a guess is right" not in "\n".join(expectation_text(expect(ten, 200, budget)))
+
+
+@pytest.mark.parametrize(("unit", "meant"), [("PatientId", "PatientID"), ("patient", "no field")])
+def test_a_misspelt_field_or_column_is_no_rule(tmp_path, unit, meant):
+    for number in range(2):
+        write_dicom(tmp_path / f"{number}.dcm", np.full((8, 8), number, np.uint16))
+    with pytest.raises(BadInput, match=meant):
+        check(tmp_path, image_size=8, unit=unit)
+    folder(tmp_path / "flat", ["0.png"])
+    (tmp_path / "flat" / "labels.csv").write_text("file,finding,patient_id\n0.png,a,Smith\n")
+    stated = {"image_size": 8, "channels": 1, "classes": ["a"], "labels": "labels.csv:finding"}
+    with pytest.raises(BadInput, match=r"no column of labels\.csv") as told:
+        check(tmp_path / "flat", unit=unit, **stated)
+    assert "patient_id" not in str(told.value) and "Smith" not in str(told.value)

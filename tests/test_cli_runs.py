@@ -336,6 +336,14 @@ def test_sample_writes_every_format(finished: Path, tmp_path: Path, name: str) -
     assert len(list(made.rglob("*.png"))) == 12 if name == "folder" else made.stat().st_size > 0
 
 
+@pytest.mark.parametrize("name", ["s.jsonl", "s.tiff", "s.idx"])
+def test_an_ending_that_means_a_file_makes_no_folder(
+    finished: Path, tmp_path: Path, name: str
+) -> None:
+    assert ".npz" in refused(2, "sample", finished, "-n", 5, "--out", tmp_path / name)
+    assert not (tmp_path / name).exists()
+
+
 def test_sample_replaces_a_file_only_when_told_to(finished: Path, tmp_path: Path) -> None:
     mine = tmp_path / "private.npz"
     mine.write_bytes(b"mine")
@@ -396,6 +404,24 @@ def test_a_saved_sample_can_be_judged_too(finished: Path, tmp_path: Path) -> Non
     result = succeed("evaluate", tmp_path / "s.npz", "--real", "digits:test", "--quiet")
     assert "accuracy.logreg" in result.stdout
     assert not (tmp_path / "metrics.json").exists()
+
+
+def test_real_pictures_with_labels_in_a_table_need_no_facts_that_the_run_has(
+    finished: Path, tmp_path: Path
+) -> None:
+    home = tmp_path / "flat"
+    home.mkdir()
+    lines = ["file,digit"]
+    for number in range(30):
+        pixels = np.random.default_rng(number).integers(0, 256, (12, 12), dtype=np.uint8)
+        Image.fromarray(pixels).save(home / f"{number}.png")
+        lines.append(f"{number}.png,{number % 10}")
+    (home / "labels.csv").write_text("\n".join(lines) + "\n")
+    copy = _copy(finished, tmp_path / "copy")
+    words = ("--labels", "labels.csv:digit", "--metrics", "accuracy.logreg", "--no-baselines", "-q")
+    succeed("evaluate", copy, "--real", home, "-n", 100, *words)
+    (metric,) = json.loads((copy / "metrics.json").read_text())["metrics"]
+    assert "flat" in metric["source"]
 
 
 def test_a_report_is_written_and_named(finished: Path, judged: dict[str, Any]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shutil
 import signal
 import sqlite3
@@ -25,7 +26,7 @@ import sfumato
 from sfumato.cli import main as cli
 from sfumato.data import Dataset
 from sfumato.data.sources import Rows, Source
-from sfumato.data.units import Unit
+from sfumato.data.units import PathRule, Unit, unit_of
 from sfumato.errors import (
     BadInput,
     BudgetExceeded,
@@ -774,6 +775,36 @@ def test_a_run_of_the_ledgers_own_unit_is_taken(tmp_path):
     with DataSetLedger(folder) as book, contextlib.closing(RunStore()) as store:
         book.reserve(store, (OTHER,), ONE, method="a test", unit=column).close()
         assert [one.state for one in book.runs()] == ["reserved"]
+
+
+@pytest.mark.parametrize(
+    ("option", "name"),
+    [
+        (r"(patient\d+)", "unit"),
+        (r"(?P<patient>patient\d+)", "patient"),
+        ("patients.csv:patient_id", "patient"),
+        ("patients.csv:patient_id:scan", "patient"),
+        ("PatientID", "patient"),
+        ("ward (old)", "ward (old)"),
+    ],
+)
+def test_a_ledger_takes_the_unit_as_a_fit_states_it(tmp_path, option, name):
+    words = ("--epsilon", "1", "--delta", "1e-5", "--unit", option)
+    told = run("ledger", "init", tmp_path / "book", *words)
+    assert told.exit_code == 0 and f"for each {name}." in told.output
+    with DataSetLedger(tmp_path / "book") as book:
+        assert book.unit == name
+
+
+def test_a_rule_without_a_name_is_told_how_to_be_the_ledgers_unit(tmp_path):
+    DataSetLedger.make(tmp_path / "book", LIMIT, unit="patient").close()
+    unnamed = unit_of("unit", PathRule(r"(p\d+)", labelled=False).read_from, None)
+    with DataSetLedger(tmp_path / "book") as book, contextlib.closing(RunStore()) as store:
+        with pytest.raises(BadInput, match=re.escape("'(?P<patient>…)'")):
+            book.reserve(store, (OTHER,), ONE, method="a test", unit=unnamed)
+        with pytest.raises(BadInput) as other:
+            book.reserve(store, (OTHER,), ONE, method="a test", unit=Unit("ward", "x", 2))
+        assert "?P<" not in str(other.value)
 
 
 def test_the_first_run_tells_a_ledger_its_unit_if_nobody_did(ledger):

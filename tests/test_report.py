@@ -28,6 +28,7 @@ from sfumato.evaluation.metrics import family_of, title_of
 from sfumato.methods import Merf
 from sfumato.report import sample_grid, write_report
 from sfumato.report.comparison import Outcome, parse_config, rows_of, write_comparison
+from sfumato.report.page import first_rows
 from sfumato.report.pictures import Point, curve, epsilon_plot, sample_rows
 from sfumato.report.words import bound, guess, number, power, typeset
 
@@ -591,6 +592,16 @@ def test_a_table_is_shown_by_its_first_rows(run):
     assert re.search(r"age\s*colour\s*bought", told.text)
     assert "12.5" + EVIL + "yes" in told.text
     assert "–redno" in told.text
+
+
+def test_dates_of_a_table_are_shown_as_dates():
+    columns = (
+        Column(name="age", kind="numerical", type="integer", low=0, high=100, missing=True),
+        Column(name="day", kind="numerical", type="date", low=18000, high=20000, missing=True),
+    )
+    rows = np.array([[41, 18993.2], [np.nan, np.nan]], np.float32)
+    data = Dataset.from_values(rows, None, schema=Schema(kind="table", columns=columns))
+    assert first_rows(data)["rows"] == [["41", "2022-01-01"], ["–", "–"]]
 
 
 def without(field: str) -> str:

@@ -505,8 +505,9 @@ def fit(
     real = spec.removesuffix(":train") + ":test" if spec.endswith(":train") else "REAL"
     run = shlex.quote(str(out))
     click.echo("Next:")
+    ending = "csv" if synthesizer.schema_.kind == "table" else "npz"
     if product == "generator":
-        click.echo(f"  sfumato sample {run} -n 10000 --out synthetic.npz")
+        click.echo(f"  sfumato sample {run} -n 10000 --out synthetic.{ending}")
         click.echo(f"  sfumato evaluate {run} --real {real}")
     else:
         click.echo(f"  sfumato explain {run} --data {real} --out why.html")

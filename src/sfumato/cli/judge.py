@@ -5,6 +5,7 @@ A metric is computed from real records and NOT covered by ε; it says which ones
 
 from __future__ import annotations
 
+import json
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -350,5 +351,10 @@ def write_page(
         say(
             f"Warning: {page} now shows real records of {real.name}; whoever gets the page gets them, and ε does not "
             "cover that."
+        )
+    told = json.loads(page.with_suffix(".json").read_text(encoding="utf-8"))["verified"]
+    if told is not None and not told["passed"]:
+        say(
+            f"Warning: {run} does not pass its checks, and the page says so; see sfumato verify {run}."
         )
     return page

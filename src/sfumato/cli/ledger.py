@@ -41,9 +41,9 @@ def ledger() -> None:
 @budget_options
 @click.option(
     "--unit",
-    metavar="NAME",
-    help="Whom the limit protects, as the fits name it (record, patient); if left out, the first run says it. "
-    "A run that protects another unit is refused.",
+    metavar="NAME|RULE|COLUMN",
+    help="Whom the limit protects, by name (record, patient) or as the fits state it by --unit; if left out, the first run says "
+    "it. A run that protects another unit is refused.",
 )
 @debug_option
 def init(folder: Path, epsilon: float, delta: float, neighbours: str, unit: str | None) -> None:
@@ -59,10 +59,11 @@ def init(folder: Path, epsilon: float, delta: float, neighbours: str, unit: str 
     from sfumato.privacy import DataSetLedger
 
     limit = budget_of(epsilon, delta, neighbours)
-    DataSetLedger.make(folder, limit, unit=unit).close()
+    with DataSetLedger.make(folder, limit, unit=unit) as book:
+        whom = book.unit
     click.echo(
         f"Made {folder}: all runs on this data may cost ε = {limit.epsilon:g} at δ = {limit.delta:g} under "
-        f"{limit.neighbours.value}{'' if unit is None else f', for each {unit.strip()}'}. "
+        f"{limit.neighbours.value}{'' if whom is None else f', for each {whom}'}. "
         f"Keep the folder to yourself; add --ledger {folder} to every fit on the data."
     )
 

@@ -388,11 +388,16 @@ def load_data(spec: str | Path, progress: Progress, **facts: Any) -> Dataset:
     return load(spec, progress=progress, **facts)
 
 
+# Where labels stand and how numbers are read may differ between two sets of the same schema.
+_BESIDE = frozenset(["labels", "fit", "bits", "value_range"])
+
+
 def load_stated(
     spec: str, progress: Progress, facts: dict[str, Any], known: Schema | None
 ) -> Dataset:
     """Data to compare: a named set knows its facts, a path takes those stated, else those of its counterpart."""
     from sfumato.data import list_named
+    from sfumato.data.dataset import stated_range
     from sfumato.data.loading import load_like
 
     if any(spec.partition(":")[0] == entry.name for entry in list_named()):
@@ -400,6 +405,10 @@ def load_stated(
     stated = {key: value for key, value in facts.items() if value is not None}
     if not stated and known is not None:
         return load_like(spec, known, progress=progress)
+    if known is not None and known.kind == "images" and not {*stated} - _BESIDE:
+        stated["value_range"] = stated_range(stated.pop("bits", None), stated.get("value_range"))
+        schema = dataclasses.replace(known, value_range=None)
+        return load_like(spec, known, progress=progress, schema=schema, **stated)
     return load_data(spec, progress, **stated)
 
 

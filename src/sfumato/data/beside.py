@@ -56,10 +56,14 @@ class FileTable:
         path, label, file = parts
         if not path.exists() and (folder / path).exists():
             path = folder / path
+        if not path.exists():
+            raise BadInput(
+                f"There is no {path}, neither here nor in {folder}; check the name of the table in TABLE.csv:COLUMN."
+            )
         self.path = path
         check_file(path)
         self.header = PlainTable(path).header
-        self._file = self._column_of_files(file)
+        self.file = self._column_of_files(file)
         self.label = LABEL_COLUMN if label is None else label
         self.check(self.label)
 
@@ -102,13 +106,13 @@ class FileTable:
         table = PlainTable(self.path)
         told: dict[str, Any] = {}
         # Two passes, so that each column is read as text whatever it holds.
-        for file, cell in zip(table.cells(self._file), table.cells(column), strict=True):
+        for file, cell in zip(table.cells(self.file), table.cells(column), strict=True):
             name = "" if file is None else str(file).strip().replace("\\", "/").removeprefix("./")
             if not name:
                 continue
             if name in told:
                 raise BadInput(
-                    f"{self.path} names a file twice in {self._file!r}; keep one line for each."
+                    f"{self.path} names a file twice in {self.file!r}; keep one line for each."
                 )
             told[name] = cell
         return told

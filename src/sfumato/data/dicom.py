@@ -119,6 +119,10 @@ def _colour(file: str, content: bytes, header: Any, stated: ValueRange | None) -
     return StoredPixels(pixels, None)
 
 
+# The fields that usually tell whose a file is.
+UNIT_FIELDS = ("PatientID", "StudyInstanceUID", "SeriesInstanceUID", "AccessionNumber", "StudyID")
+
+
 class UnitTag:
     """The unit of a file by a field of its header, such as PatientID."""
 

@@ -71,23 +71,35 @@ def examine(data: Dataset, progress: Progress | None = None) -> Examination:
     """Read everything, a record at a time where it lies in a file of its own, and say what is odd."""
     found = Examination()
     progress = progress or Progress()
-    source = data._source
-    leaves: list[Any] = list(source.sources) if isinstance(source, JoinedSource) else [source]
+    leaves = _leaves(data)
     pictures = all(isinstance(leaf, PictureSource) for leaf in leaves)
-    try:
+    cells = data.schema.kind == "table" and all(isinstance(leaf, TableFile) for leaf in leaves)
+
+    def look() -> None:
         found.records = len(data)
         if not found.records:
             raise BadInput(f"{data.name} has a header and no record; check the file.")
         if pictures:
             _pictures(found, data.schema, leaves, progress)
-        elif all(isinstance(leaf, TableFile) for leaf in leaves) and data.schema.kind == "table":
+        elif cells:
             _cells(found, data.schema, leaves)
+
+    def rows() -> None:
         if found.readable:
             _rows(found, data, pictures)
-        _whose(found, data, leaves, pictures)
-    except BadInput as error:
-        found.readable = False
-        found.add("problem", "reading", str(error))
+        elif pictures and data.schema.labelled:  # the classes stand beside pictures, not in them
+            _of_classes(found, data.schema, _labels_beside(data.schema, leaves), leaves)
+
+    # What one of them cannot read says nothing of the others.
+    for part in (look, rows, lambda: _whose(found, data, leaves, pictures)):
+        try:
+            part()
+        except BadInput as error:
+            found.readable = False
+            if not any(str(error) in finding.text for finding in found.findings):
+                found.add("problem", "reading", str(error))
+        if not found.records:
+            break
     return found
 
 
@@ -99,7 +111,7 @@ def _pictures(
 ) -> None:
     sizes: Counter[tuple[int, int]] = Counter()
     bits: Counter[int] = Counter()
-    bad: list[str] = []
+    bad: dict[str, list[str]] = {}  # by what is wrong, which files
     gray = colour = 0
     low, high = math.inf, -math.inf
     beyond = 0
@@ -109,7 +121,7 @@ def _pictures(
             for file, facts in source.looked_at():
                 stage.advance()
                 if not isinstance(facts, StoredFacts):
-                    bad.append(str(facts) if file in str(facts) else f"{file}: {facts}")
+                    bad.setdefault(str(facts).replace(file, "this file"), []).append(file)
                     continue
                 sizes[facts.size] += 1
                 bits[facts.bits] += 1
@@ -119,12 +131,19 @@ def _pictures(
                     beyond += 1
     if bad:
         found.readable = False
-        more = f" … and {len(bad) - _SHOWN:,} more" if len(bad) > _SHOWN else ""
-        found.add(
-            "problem",
-            "unreadable",
-            f"{_many(len(bad), 'file')} cannot be read: {' '.join(bad[:_SHOWN])}{more}",
-        )
+        for number, (reason, files) in enumerate(bad.items()):
+            if number == _SHOWN:
+                left = sum(map(len, list(bad.values())[number:]))
+                found.add("problem", "unreadable", f"{_many(left, 'more file')} cannot be read.")
+                break
+            named = reason.replace("this file", files[0])
+            first = named if named != reason else f"{files[0]}: {reason}"
+            others = f" So it is with {_listed(files[1:])}." if len(files) > 1 else ""
+            found.add(
+                "problem",
+                "unreadable",
+                f"{_many(len(files), 'file')} cannot be read: {first}{others}",
+            )
     if not sizes:
         return
     _of_sizes(found, schema, sizes)
@@ -238,26 +257,58 @@ def _rows(found: Examination, data: Dataset, pictures: bool) -> None:
                 f"Some numbers lie beyond the stated {stated[0]:g} … {stated[1]:g} and become black or white.",
             )
     if schema.labelled:
-        _of_classes(found, schema, counts)
+        _of_classes(found, schema, counts, _leaves(data))
 
 
-def _of_classes(found: Examination, schema: Schema, counts: Array) -> None:
+def _leaves(data: Dataset) -> list[Any]:
+    source = data._source
+    return list(source.sources) if isinstance(source, JoinedSource) else [source]
+
+
+def _labels_beside(schema: Schema, sources: Sequence[PictureSource]) -> Array:
+    """How many pictures have each label, unknown ones first, without a look into a picture."""
+    counts = np.zeros(schema.n_classes + 1, np.int64)
+    for source in sources:
+        labels = source.labels()
+        if labels is not None:
+            counts += np.bincount(labels + 1, minlength=len(counts))
+    return counts
+
+
+def _unknown_labels(schema: Schema, sources: Sequence[Any]) -> str:
+    """How labels in a table beside pictures are spelt that are no class; "" of others."""
+    seen: Counter[str] = Counter()
+    for source in sources:
+        told = getattr(source, "told", None)
+        if told is None:
+            return ""
+        for cell in told.cells(told.label, source.paths()):
+            if class_code(cell, schema.classes) < 0:
+                seen["" if cell is None else str(cell).strip()] += 1
+    return f": {_listed(_spelt(seen, schema.classes))}"
+
+
+def _of_classes(
+    found: Examination, schema: Schema, counts: Array, sources: Sequence[Any] = ()
+) -> None:
     unknown, each = int(counts[0]), counts[1:].tolist()
     found.by_class = dict(zip(schema.classes, each, strict=True))
     if unknown:
         found.add(
             "problem" if 2 * unknown > found.records else "warning",
             "classes",
-            f"{_many(unknown, 'record')} have a label that is none of the classes, and count for nothing in them.",
+            f"{_many(unknown, 'record')} have a label that is none of the classes, and count for nothing in them"
+            f"{_unknown_labels(schema, sources)}.",
         )
     empty = [name for name, n in found.by_class.items() if n == 0]
     tiny = [f"{name} ({n})" for name, n in found.by_class.items() if 0 < n < TINY]
     if empty:
+        counted = all(name == str(number) for number, name in enumerate(schema.classes))
+        remedy = "labels count from 0, so recode labels that count from 1, " if counted else ""
         found.add(
             "problem",
             "classes",
-            f"No record of {_listed(empty)}; labels count from 0, so recode labels that count from 1, correct --classes, or pass "
-            "--allow-empty to fit if that is so.",
+            f"No record of {_listed(empty)}; {remedy}correct --classes, or pass --allow-empty to fit if that is so.",
         )
     if tiny:
         found.add(
@@ -343,17 +394,14 @@ class _Cells:
             found.add("note", "missing", f"{name!r} is empty in {share:.1%} of the records.")
         if self.unknown:
             total = sum(self.unknown.values())
-            shown = [
-                f"{text!r} ({n:,}{_near(text, column.categories)})"
-                for text, n in self.unknown.most_common(_SHOWN)
-            ]
+            shown = _spelt(self.unknown, column.categories)
             kind = "none of its categories" if column.categories else f"no {_kind(column)}"
             kind = kind.removesuffix("s") if total == 1 and not column.categories else kind
             found.add(
                 "problem" if not column.categories or 2 * total > self.count else "warning",
                 "values",
                 f"{name!r} holds {_many(total, 'cell')} that {'is' if total == 1 else 'are'} {kind}: {_listed(shown)}. "
-                "Such count as missing, or stop the reading.",
+                + ("Such count as missing." if column.categories else "Such stop the reading."),
             )
         if self.outside:
             found.add(
@@ -387,6 +435,11 @@ def _shown(number: float | None, column: Column) -> str:
 
 def _kind(column: Column) -> str:
     return "dates" if column.type == "date" else "numbers"
+
+
+def _spelt(seen: Counter[str], categories: Sequence[str]) -> list[str]:
+    """Texts with how often they stand there, the commonest first, and what was probably meant."""
+    return [f"{text!r} ({n:,}{_near(text, categories)})" for text, n in seen.most_common()]
 
 
 def _near(text: str, categories: Sequence[str]) -> str:
@@ -423,7 +476,7 @@ def _whose(found: Examination, data: Dataset, leaves: Sequence[Any], pictures: b
         return
     suggestion = None
     if pictures:
-        suggestion = suggested_rule(leaves, data.schema)
+        suggestion = _suggested_beside(leaves) or suggested_rule(leaves, data.schema)
     elif all(isinstance(leaf, TableFile) for leaf in leaves):
         suggestion = _suggested_column(leaves, data.schema)
     if suggestion is not None:
@@ -484,6 +537,23 @@ def _suggested_column(files: Sequence[TableFile], schema: Schema) -> tuple[str, 
             continue  # tells no unit, see `by_column`
         if 1 < len(set(cells)) < len(cells):
             return name, len(set(cells))
+    return None
+
+
+def _suggested_beside(sources: Sequence[Any]) -> tuple[str, int] | None:
+    """A column of the table that has the labels, of the files that are there."""
+    told = getattr(sources[0], "told", None)
+    if told is None or len(sources) != 1:
+        return None
+    paths = list(sources[0].paths())
+    for name in told.header:
+        if name in ("", told.label, told.file) or not _PERSONS.fullmatch(name):
+            continue
+        if told.header.count(name) == 1:
+            cells = list(told.cells(name, paths))
+            missing = any(cell is None or str(cell).strip() in MISSING for cell in cells)
+            if not missing and 1 < len(set(cells)) < len(cells):
+                return name, len(set(cells))
     return None
 
 

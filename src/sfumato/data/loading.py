@@ -8,6 +8,7 @@ it can: a byte is 0 … 255; what it leaves open is refused with the remedy.
 
 from __future__ import annotations
 
+import difflib
 import json
 import os
 import re
@@ -24,7 +25,7 @@ from sfumato.data.beside import FileTable, parse_table
 from sfumato.data.catalogue import NamedSet, find_named, unknown_name
 from sfumato.data.dataset import Dataset, stated_range, units_of
 from sfumato.data.decoding import SUFFIXES
-from sfumato.data.dicom import DICOM, UnitTag
+from sfumato.data.dicom import DICOM, UNIT_FIELDS, UnitTag
 from sfumato.data.folders import FolderSource, PictureSource, TarSource, class_folders
 from sfumato.data.hub import LABELS, PictureColumn, class_label, picture_column
 from sfumato.data.remote import (
@@ -52,7 +53,7 @@ from sfumato.data.sources import (
     read_range,
 )
 from sfumato.data.tables import PlainTable, TableFile
-from sfumato.data.units import RECORD, PathRule, Units, by_column, unit_of
+from sfumato.data.units import FOLDER, RECORD, PathRule, Units, by_column, unit_of
 from sfumato.data.writers import schema_beside
 from sfumato.errors import BadInput
 from sfumato.files import check_file
@@ -179,6 +180,14 @@ def _units_of_pictures(
         about = unit_of(tag.name, tag.read_from, per_unit)
         fields = lambda: chain.from_iterable(s.header_field(tag) for s in sources)  # noqa: E731
         return Units(about, lambda: by_column(fields(), unit), data.name)
+    if re.fullmatch(r"\w+", unit) and unit != FOLDER and (sources[0].dicom or told is not None):
+        # Columns are not listed: of a table without a header they would be somebody's cells.
+        field = sources[0].dicom and difflib.get_close_matches(unit, UNIT_FIELDS, n=1)
+        where = "no field of DICOM's" if told is None else f"no column of {told.path.name}"
+        raise BadInput(
+            f"--unit {unit!r} is {where}{f'; did you mean {field[0]!r}' if field else ''}; correct it, or give a rule for each "
+            "file's path, such as 'patient_(\\d+)'."
+        )
     classed = isinstance(sources[0], FolderSource) and sources[0].told is None
     rule = PathRule(unit, labelled=data.schema.labelled and classed)
     about = unit_of(rule.name, rule.read_from, per_unit)

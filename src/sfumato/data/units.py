@@ -22,6 +22,7 @@ from sfumato.errors import BadInput
 
 RECORD = "record"
 FOLDER = "folder"
+_UNNAMED = "unit"  # by a rule whose group has no name
 # Of a unit with more records so many are drawn. A unit counts once however many there are, so a large number costs time only.
 PER_UNIT = 64
 MOST_PER_UNIT = 256
@@ -66,6 +67,11 @@ class Unit:
                 column = field or str(ast.literal_eval(quoted))
                 return f"{table}:{column}" if table else column
         return FOLDER if self.read_from == _BY_FOLDER else None
+
+    @property
+    def by_unnamed_rule(self) -> bool:
+        """Whether a rule for paths tells it and gives it no name."""
+        return self.read_from.startswith(_BY_PATH) and self.name == _UNNAMED
 
     def to_json(self) -> dict[str, Any]:
         return {"name": self.name, "read_from": self.read_from, "at_most": self.at_most}
@@ -114,6 +120,15 @@ def unit_name(told: str) -> str:
     bare = re.sub(r"_id$|(?<=[a-z])(Instance)?U?ID$", "", told) or told
     words = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", bare)
     return words.lower() if words != bare or re.fullmatch(r"[A-Z][a-z]+", bare) else bare
+
+
+def unit_stated(option: str) -> str:
+    """What a fit would call the unit that `--unit` states so: a name, a column, a table's column, a field or a rule."""
+    told = option.strip()
+    if re.search(r"\(.*[\\[.*+?]", told):  # a name may have parentheses too
+        told = PathRule(told, labelled=False).name
+    table = re.fullmatch(r".+\.(?:csv|parquet):([^:]+)(?::[^:]+)?", told, re.IGNORECASE)
+    return unit_name(table[1] if table else told)
 
 
 def unit_of(name: str, read_from: str, at_most: int | None) -> Unit:
@@ -176,7 +191,7 @@ class PathRule:
             raise BadInput(
                 f"--unit {rule!r} needs exactly one group in parentheses, which tells the unit; for example 'patient_(\\d+)'."
             )
-        self.name = next(iter(self._pattern.groupindex), "unit")
+        self.name = next(iter(self._pattern.groupindex), _UNNAMED)
         self.read_from = f"{_BY_PATH}{rule}"
 
     def __call__(self, path: str) -> str:

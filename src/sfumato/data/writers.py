@@ -59,6 +59,16 @@ _NO_FOLDER = frozenset(
         ".pth",
         ".pkl",
         ".feather",
+        ".arrow",
+        ".bmp",
+        ".dcm",
+        ".idx",
+        ".jsonl",
+        ".ods",
+        ".tif",
+        ".tiff",
+        ".webp",
+        ".xls",
     ]
 )
 

@@ -27,6 +27,7 @@ from sfumato.privacy.query import Query, gaussian_noise, plan
 # Where no public set says it: sums of records, and gradients or other series, whose mean is mostly cancelled.
 USUAL_SIGNAL = 0.3
 SERIES_SIGNAL = 0.1
+MEASURED_CLASSES = 10  # of every set whose curve is known
 _FIRST = "mixture"
 
 

@@ -54,7 +54,7 @@ from pathlib import Path
 from typing import Any
 
 from sfumato.data import Dataset
-from sfumato.data.units import RECORDS, Unit, unit_name
+from sfumato.data.units import RECORDS, Unit, unit_stated
 from sfumato.errors import (
     BadInput,
     BudgetExceeded,
@@ -167,7 +167,7 @@ class DataSetLedger(Database):
             "name": secrets.token_hex(16),
             "key": secrets.token_hex(32),
             **limit.to_json(),
-            **({} if unit is None else {"unit": unit_name(unit.strip())}),
+            **({} if unit is None else {"unit": unit_stated(unit)}),
         }
         refuse_network(folder, "keep the ledger on a local disk")
         made = not folder.exists()
@@ -299,9 +299,14 @@ class DataSetLedger(Database):
             )
         if self.unit in (None, unit.name):
             return
+        remedy = (
+            f"call the unit so in the rule, --unit '(?P<{self.unit}>…)', "
+            if unit.by_unnamed_rule and str(self.unit).isidentifier()
+            else ""
+        )
         raise BadInput(
             f"The ledger in {self.folder} is kept for each {self.unit} and this run protects each {unit.name}: the two count "
-            "different people as one and do not add up; fit with the ledger's unit, or use a ledger for this one "
+            f"different people as one and do not add up; {remedy}fit with the ledger's unit, or use a ledger for this one "
             "(sfumato ledger init --unit)."
         )
 

@@ -25,13 +25,14 @@ from sfumato import published
 from sfumato._version import __version__
 from sfumato.data.loading import load_like
 from sfumato.data.schema import Schema
-from sfumato.errors import BadInput
+from sfumato.errors import BadInput, CorruptArtifact
 from sfumato.evaluation.metrics import badge_of, family_of, title_of
 from sfumato.files import make_folder, write_text
 from sfumato.methods import SavedRun
 from sfumato.privacy import Neighbours
 from sfumato.privacy.statement import rounded_up, told_epsilon_k
 from sfumato.report.signing import fingerprints, info_of, two_sentences, warnings_of
+from sfumato.report.verify import verify
 from sfumato.report.words import bound, corrected, guess, markdown, number, plain, power, render
 
 BLANK = Markup("________")  # to stand in Markdown as it is
@@ -95,6 +96,12 @@ def write_card(
         if not saved.told_statement.get("sound", True) or (info is not None and not info.sound):
             raise BadInput(
                 f"The run in {saved.path} is not sound and has no guarantee to publish; fit one that is."
+            )
+        checks = verify(saved.path, report=False)
+        if not checks.passed:
+            raise CorruptArtifact(
+                f"The run in {saved.path} does not pass its checks, so nothing is published of it: "
+                f"{checks.outcome.removeprefix('FAIL: ')}"
             )
         facts = _facts(saved, release, metrics)
         published.check("released", facts)

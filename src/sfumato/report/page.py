@@ -13,6 +13,7 @@ import platform
 import shlex
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from datetime import timedelta
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -21,8 +22,9 @@ import numpy as np
 
 from sfumato import published
 from sfumato._version import __version__
-from sfumato.data import Dataset, Schema
+from sfumato.data import Column, Dataset, Schema
 from sfumato.data.catalogue import find_named
+from sfumato.data.schema import EPOCH
 from sfumato.data.units import RECORD
 from sfumato.errors import BadInput
 from sfumato.evaluation import default_metrics
@@ -421,6 +423,14 @@ def _balance(samples: Dataset) -> list[_Share]:
     ]
 
 
+def _cell(column: Column, value: float) -> str:
+    if column.categories:
+        return column.categories[int(value)]
+    if column.type == "date":
+        return str(EPOCH + timedelta(days=round(value)))
+    return number(value)
+
+
 def first_rows(samples: Dataset, most: int = 10) -> dict[str, Any]:
     """The first synthetic rows of a table, categories by name."""
     schema = samples.schema
@@ -432,7 +442,7 @@ def first_rows(samples: Dataset, most: int = 10) -> dict[str, Any]:
             if math.isnan(value):
                 cells.append("–")
             else:
-                cells.append(column.categories[int(value)] if column.categories else number(value))
+                cells.append(_cell(column, value))
         if batch.labels is not None:
             code = int(batch.labels[index])
             cells.append(schema.classes[code] if code >= 0 else "–")

@@ -673,7 +673,8 @@ def _log_chances(rows: Tensor, codes: Any, records: Tensor, labels: Any) -> Numb
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # any classifier will do
         classifier = LogisticRegression(max_iter=100).fit(rows.numpy(), codes)
-    chances = classifier.predict_log_proba(records.numpy())
+    with np.errstate(divide="ignore"):  # of a chance of 0
+        chances = classifier.predict_log_proba(records.numpy())
     places = np.searchsorted(known, labels).clip(max=len(known) - 1)
     found: Numbers = np.where(
         known[places] == labels, chances[np.arange(len(labels)), places], -50.0
