@@ -143,7 +143,7 @@ def test_a_column_of_files_may_be_named(tmp_path):
         (LINES, {"labels": "labels.txt"}, "TABLE.csv:COLUMN"),
         (LINES, {"labels": "other.csv:finding"}, "There is no"),
         (LINES, {"classes": None}, "reading them off the labels would be a leak"),
-        (LINES, {"unit": "nobody"}, "exactly one group"),
+        (LINES, {"unit": "nobody"}, "no column of labels.csv"),
         ([*LINES[:-1], "1.png,odd,"], {"unit": "patient_id"}, "Some records have no 'patient_id'"),
     ],
 )
@@ -277,7 +277,7 @@ def test_a_folder_of_dicom_is_gray_and_knows_its_patients(tmp_path):
     write_dicom(tmp_path / "ill" / "9.dcm", RAMP, PatientID="")
     with pytest.raises(BadInput, match="Some records have no 'PatientID'"):
         people(load(tmp_path, image_size=4, unit="PatientID"))
-    with pytest.raises(BadInput, match="exactly one group"):
+    with pytest.raises(BadInput, match="none of the DICOM fields that name units"):
         load(tmp_path, image_size=4, unit="PixelData")
     write_png(tmp_path / "ill" / "x.png", 3)
     with pytest.raises(BadInput, match="DICOM files and other pictures"):

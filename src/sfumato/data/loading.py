@@ -183,7 +183,8 @@ def _units_of_pictures(
     if re.fullmatch(r"\w+", unit) and unit != FOLDER and (sources[0].dicom or told is not None):
         # Columns are not listed: of a table without a header they would be somebody's cells.
         field = sources[0].dicom and difflib.get_close_matches(unit, UNIT_FIELDS, n=1)
-        where = "no field of DICOM's" if told is None else f"no column of {told.path.name}"
+        fields_known = f"none of the DICOM fields that name units ({', '.join(UNIT_FIELDS)})"
+        where = fields_known if told is None else f"no column of {told.path.name}"
         raise BadInput(
             f"--unit {unit!r} is {where}{f'; did you mean {field[0]!r}' if field else ''}; correct it, or give a rule for each "
             "file's path, such as 'patient_(\\d+)'."

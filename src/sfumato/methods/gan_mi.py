@@ -46,7 +46,7 @@ class GanMi(LatentAdversarial):
         "steps": 6,
         "batch": 12,
         "latent": 4,
-        "width": 8,
+        "width": 16,  # of 8, records would be taken one at a time
     }
 
     codec: str = setting(default="dct")

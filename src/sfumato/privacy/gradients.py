@@ -639,7 +639,10 @@ def _one_row_each(tensors: tuple[Tensor, ...], rows: int) -> None:
 
 
 class _DrawnAlike(TorchFunctionMode):
-    """Inside, torch draws for every row what it draws for the first, whatever generator it is given."""
+    """Inside, torch draws for every row what it draws for the first, whatever generator it is given.
+
+    Draws for all rows follow one another; those of another length, as for one row after another, are the same in every call.
+    """
 
     def __init__(self, rows: int) -> None:
         super().__init__()
@@ -652,9 +655,11 @@ class _DrawnAlike(TorchFunctionMode):
         kwargs = dict(kwargs or {})
         if func not in _DRAWS or "generator" not in kwargs:
             return func(*args, **kwargs)
+        found = func(*args, **(kwargs | {"generator": torch.Generator().manual_seed(0)}))
+        if not (isinstance(found, Tensor) and found.ndim and len(found) == self._rows):
+            return found
         found = func(*args, **(kwargs | {"generator": self._random}))
-        alike = isinstance(found, Tensor) and found.ndim and len(found) == self._rows
-        return found[:1].expand_as(found).clone() if alike else found
+        return found[:1].expand_as(found).clone()
 
 
 _DRAWS = (torch.rand, torch.randn, torch.randint, torch.normal, torch.bernoulli, torch.multinomial)
