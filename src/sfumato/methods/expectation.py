@@ -72,8 +72,12 @@ class Outlook:
 
 @dataclass(frozen=True)
 class Band:
-    """How a classifier trained on samples fared on public sets at this n ÷ noise a class, easy sets and hard ones."""
+    """How a classifier trained on samples fared on public sets at this n ÷ noise a class, easy sets and hard ones.
 
+    Of pictures its accuracy, of tables, where classes are of any size, the area under the ROC curve.
+    """
+
+    kind: str
     low: float
     high: float
     share_low: float  # of what the same classifier reaches with the real records
@@ -81,9 +85,33 @@ class Band:
     sets: tuple[str, ...]
     beyond: bool  # n ÷ noise lies outside what was measured
 
+    def told(self, classes: int) -> str:
+        """In a sentence or two, for somebody with so many classes."""
+        if self.kind == "table":
+            what = "an area under the ROC curve (a guess: 50 %) of "
+            where = f"{', '.join(self.sets)}, tables of two classes"
+        else:
+            what, where = "", f"{', '.join(self.sets)}: ten classes, 8×8 to 28×28 pixels"
+        # Of fewer than ten classes one is guessed right more often than the band's lower end says.
+        few = self.kind != "table" and 2 <= classes < MEASURED_CLASSES
+        return (
+            f"On public sets ({where}) a logistic regression trained on samples of {_FIRST} reached {what}{self.low:.0%} (hard "
+            f"sets) to {self.high:.0%} (easy ones) at this n ÷ noise a class, which is {self.share_low:.0%} to "
+            f"{self.share_high:.0%} of what real records give."
+            + (
+                f" Of your {classes} classes a guess is right {1 / classes:.0%} of the time, so go by the shares."
+                if few
+                else ""
+            )
+            + (" That is beyond what was measured; take it with care." if self.beyond else "")
+        )
+
     def to_json(self) -> dict[str, Any]:
         return {
-            "accuracy": [_rounded(self.low), _rounded(self.high)],
+            "roc" if self.kind == "table" else "accuracy": [
+                _rounded(self.low),
+                _rounded(self.high),
+            ],
             "share_of_real": [_rounded(self.share_low), _rounded(self.share_high)],
             "sets": list(self.sets),
             "beyond_what_was_measured": self.beyond,
@@ -133,7 +161,7 @@ def expect(schema: Schema, records: int, budget: Budget, *, public: bool = False
     outlooks.sort(key=lambda outlook: (-outlook.seen / len(outlook.parts), outlook.method))
     each = records / noise / max(1, schema.n_classes)
     recommended, reason = _recommended(outlooks, schema.kind)
-    band = _band(each) if schema.kind == "images" and schema.labelled else None
+    band = _band(each, schema.kind) if schema.labelled else None
     return Expectation(records, noise, schema.n_classes, tuple(outlooks), recommended, reason, band)
 
 
@@ -189,9 +217,11 @@ def _recommended(outlooks: list[Outlook], kind: str) -> tuple[str | None, str]:
     return _FIRST, why
 
 
-def _band(each: float) -> Band | None:
+def _band(each: float, kind: str) -> Band | None:
     low_, high_, shares, names, beyond = math.inf, -math.inf, [], [], True
     for curve in _measured().get("curve", []):
+        if curve["kind"] != kind:
+            continue
         points = np.array(curve["points"], np.float64)
         # Cells of several sizes may stand at nearly the same place: a curve that never falls goes through their middle.
         at, accuracy = np.log(points[:, 0]), np.maximum.accumulate(points[:, 1])
@@ -202,7 +232,7 @@ def _band(each: float) -> Band | None:
         names.append(str(curve["set"]))
     if not names:
         return None
-    return Band(low_, high_, min(shares), max(shares), tuple(names), beyond)
+    return Band(kind, low_, high_, min(shares), max(shares), tuple(names), beyond)
 
 
 @cache

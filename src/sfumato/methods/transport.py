@@ -88,7 +88,7 @@ class Transport(Trained, OnMixture):
     )
 
     unmoved: float = setting(
-        "Share of samples that stay draws of the mixture: a classifier learns more from both kinds; looks suffer.",
+        "Share of samples that stay draws of the mixture: simple classifiers learn more from both kinds; looks suffer.",
         default=0.0,
         low=0,
         high=1,

@@ -16,7 +16,7 @@ from sfumato.data.examination import Examination, Finding, examine
 from sfumato.data.folders import PictureSource
 from sfumato.data.sources import JoinedSource
 from sfumato.errors import BadInput
-from sfumato.methods.expectation import MEASURED_CLASSES, Expectation, expect
+from sfumato.methods.expectation import Expectation, expect
 from sfumato.privacy import Budget, refuse_overlap
 from sfumato.privacy.overlap import repeated
 from sfumato.progress import Progress
@@ -196,13 +196,6 @@ def _text(found: Check) -> list[str]:
     return lines
 
 
-def guessing(classes: int) -> str:
-    """The sets of the band have ten classes; of fewer, one is guessed right more often than the band's lower end says."""
-    if not 2 <= classes < MEASURED_CLASSES:
-        return ""
-    return f" Of your {classes} classes a guess is right {1 / classes:.0%} of the time, so go by the shares."
-
-
 def expectation_text(told: Expectation) -> list[str]:
     """What to expect, in sentences and a few lines of numbers."""
     lines = [
@@ -224,15 +217,8 @@ def expectation_text(told: Expectation) -> list[str]:
                 + ("" if part.seen else ": drowns")
                 for part in outlook.parts
             ]
-    band = told.band
-    if band is not None:
-        lines += [
-            f"A logistic regression trained on its samples reached {band.low:.0%} (hard sets) to {band.high:.0%} (easy ones) at "
-            f"this n ÷ noise a class on public sets of ten classes and 8×8 to 28×28 pixels ({', '.join(band.sets)}), which is "
-            f"{band.share_low:.0%} to {band.share_high:.0%} of what real records give."
-            + guessing(told.classes)
-            + (" That is beyond what was measured; take it with care." if band.beyond else "")
-        ]
+    if told.band is not None:
+        lines += [told.band.told(told.classes)]
     lines += [
         "Signals are those of public sets, so this is a guess about yours; nothing but the number of records and classes went in."
     ]

@@ -16,7 +16,6 @@ from sfumato.methods import SavedRun, get_method, list_methods
 from sfumato.methods.expectation import Expectation, expect
 from sfumato.privacy import Budget, DataSetLedger, Neighbours
 from sfumato.privacy.ledger import fits
-from sfumato.report.checking import guessing
 from sfumato.report.words import bound, guess, number, power
 from sfumato.studio.folder import Found, Run
 
@@ -207,14 +206,8 @@ def _signals(told: Expectation, method: str) -> dict[str, str]:
 def _expected(told: Expectation) -> list[str]:
     """The recommended method and the band of public sets; as private as the number of records that was typed."""
     found = [f"Recommended: {told.recommended}; {told.reason}."] if told.recommended else []
-    if (band := told.band) is not None:
-        beyond = guessing(told.classes)
-        beyond += " That is beyond what was measured; take it with care." if band.beyond else ""
-        found.append(
-            f"On public sets ({', '.join(band.sets)}) a logistic regression trained on samples of mixture reached {band.low:.0%} "
-            f"to {band.high:.0%} at this n ÷ noise a class, {band.share_low:.0%} to {band.share_high:.0%} of what real records "
-            f"give.{beyond}"
-        )
+    if told.band is not None:
+        found.append(told.band.told(told.classes))
     return found
 
 
