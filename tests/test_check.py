@@ -511,7 +511,9 @@ def test_two_classes_are_not_promised_less_than_a_guess():
     assert "a guess is right" not in "\n".join(expectation_text(expect(ten, 200, budget)))
 
 
-@pytest.mark.parametrize(("unit", "meant"), [("PatientId", "PatientID"), ("patient", "none of the DICOM fields")])
+@pytest.mark.parametrize(
+    ("unit", "meant"), [("PatientId", "PatientID"), ("patient", "none of the DICOM fields")]
+)
 def test_a_misspelt_field_or_column_is_no_rule(tmp_path, unit, meant):
     for number in range(2):
         write_dicom(tmp_path / f"{number}.dcm", np.full((8, 8), number, np.uint16))
