@@ -227,6 +227,8 @@ def test_a_fit_there_ends_with_the_numbers_that_it_has_here(
     given: dict[str, Any] = {"epsilon": 3.0, "delta": 1e-5, "allow_empty": True}
     if find_methods()[name].info.public == "required":
         given["public"] = stripes(100)
+    if name == "transport":
+        given["epsilon"] = 1e4  # else so few records show no textures, and nothing is trained
     digits_of = {"cpu": torch.float64, "pretend": torch.float64 if double else torch.float32}
     for place in ("sfumato.generators.devices", "sfumato.methods.sinkhorn"):
         monkeypatch.setattr(f"{place}.precise", lambda device: digits_of[device.type])

@@ -163,7 +163,7 @@ class GanFt(LatentAdversarial, ImageAdversarial):
             for step in range(self.public_steps):
                 chosen = torch.randint(len(images), (PUBLIC_BATCH,), generator=random)
                 drawn = self.labels(random, PUBLIC_BATCH) if known is None else known[chosen]
-                batch = Batch(images[chosen], drawn.clamp(min=0))
+                batch = Batch(images[chosen], drawn.clamp(min=0).cpu())
                 critic_adam.zero_grad()
                 seen = (part.to(self.place) for part in inputs(batch, random))
                 losses.of_record(critic, *seen).mean().backward()
