@@ -86,7 +86,6 @@ class Transport(Trained, OnMixture):
         low=0,
         free=True,
     )
-
     unmoved: float = setting(
         "Share of samples that stay draws of the mixture: simple classifiers learn more from both kinds; looks suffer.",
         default=0.0,
