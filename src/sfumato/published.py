@@ -138,7 +138,7 @@ _RESULT = _record(
 )
 _WORK = _record(
     *("method", "public", "epsilon", "delta", "neighbours", "train", "test", "samples"),
-    *("metrics", "seed", "keep", "decoder_only"),
+    *("metrics", "seed", "keep", "precision", "decoder_only"),
     settings=_Named(_PLAIN),
     facts=_Named(_PLAIN),
 )
@@ -147,6 +147,7 @@ _COMPARISON = _record(
     *("format", "sfumato", "metrics_are", "notes"),
     config=_record(
         *("data", "train", "test", "epsilons", "delta", "neighbours", "seeds", "samples", "keep"),
+        "precision",
         *("metrics", "preset"),
         facts=_Named(_PLAIN),
         variants=_Named(

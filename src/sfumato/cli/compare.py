@@ -60,8 +60,9 @@ def compare(
     """Compare methods over ε and seeds on one data set, beside published numbers.
 
     FILE.toml names the data, epsilons, delta and methods; its other keys have defaults: neighbours = "zero-out",
-    seeds = [0], samples = 60000, keep = 1.0, preset = "quick". Type the same command again to go on with an interrupted
-    comparison: finished cells are kept. On private data every fit costs: with --ledger all of them are priced together
+    seeds = [0], samples = 60000, keep = 1.0, precision = "float32" (of networks that judge; bfloat16 takes half the time
+    where the processor has it), preset = "quick". Type the same command again to go on with an interrupted comparison:
+    finished cells are kept. On private data every fit costs: with --ledger all of them are priced together
     before the first. FOLDER gets comparison.md, .csv, .json, .html and curve.png. The
     numbers are computed on real data and not covered by ε. A published number comes with its place in the
     paper (S3:1437 is a line of it), its relation and its protocol; compare only what was measured alike.

@@ -87,6 +87,13 @@ _show_real_option = click.option(
     is_flag=True,
     help="Also print recall and precision of each class, and what it is taken for, for every accuracy.*.",
 )
+@click.option(
+    "--precision",
+    type=click.Choice(("float32", "bfloat16")),
+    default="float32",
+    show_default=True,
+    help="Numbers in the networks that look at images or learn them; bfloat16 takes half the time where the processor has it.",
+)
 @_show_real_option
 @seed_option
 @engine_option
@@ -101,6 +108,7 @@ def evaluate(
     train: str | None,
     baselines: bool,
     by_class: bool,
+    precision: str,
     show_real: str | None,
     seed: int,
     engine: str | None,
@@ -130,6 +138,7 @@ def evaluate(
         "metrics": [m.strip() for m in metrics.split(",") if m.strip()] if metrics else None,
         "engine": engine,
         "baselines": baselines,
+        "precision": precision,
     }
     run = Path(target) if is_run(Path(target)) else None
     if show_real is not None and run is None:

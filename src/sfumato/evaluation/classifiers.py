@@ -31,7 +31,7 @@ from torch import nn
 from torch.nn import functional
 
 from sfumato.data import Schema
-from sfumato.evaluation.metrics import Array, Step
+from sfumato.evaluation.metrics import PRECISIONS, Array, Step, numbers
 from sfumato.generators.resnet import resnet9
 
 
@@ -309,6 +309,7 @@ class ImageNetwork(_FromLogits):
     least_images = 60_000
     peak: float
     watch: Callable[[int], None] | None = None  # called after each epoch, with its number
+    precision = PRECISIONS[0]
 
     def __init__(self, seed: int = 0) -> None:
         self.seed = seed
@@ -330,7 +331,8 @@ class ImageNetwork(_FromLogits):
         )
         for epoch in range(epochs):
             for index in torch.randperm(n, generator=draw).chunk(batches):
-                loss = self._loss(rows[index], codes[index], draw)
+                with numbers(self.precision):
+                    loss = self._loss(rows[index], codes[index], draw)
                 optimizer.zero_grad()
                 loss.backward()
                 optimizer.step()
@@ -352,7 +354,8 @@ class ImageNetwork(_FromLogits):
 
     @torch.no_grad()
     def _logits(self, rows: torch.Tensor) -> torch.Tensor:
-        return torch.cat([self.network_(part) for part in rows.split(500)])
+        with numbers(self.precision):
+            return torch.cat([self.network_(part).float() for part in rows.split(500)])
 
     def _build(self, shape: torch.Size, n_classes: int) -> nn.Sequential:
         raise NotImplementedError
@@ -402,7 +405,7 @@ class ConvNet(ImageNetwork):
         body, head = self.network_
         hidden = body(images)
         kept = torch.rand(hidden.shape, generator=draw) >= self.dropout
-        return functional.cross_entropy(head(hidden * kept / (1.0 - self.dropout)), codes)
+        return functional.cross_entropy(head(hidden * kept / (1.0 - self.dropout)).float(), codes)
 
 
 class ResNet9(ImageNetwork):
@@ -434,7 +437,7 @@ class ResNet9(ImageNetwork):
     def _loss(
         self, images: torch.Tensor, codes: torch.Tensor, draw: torch.Generator
     ) -> torch.Tensor:
-        logits = 0.2 * self.network_(_jittered(images, draw))
+        logits = 0.2 * self.network_(_jittered(images, draw)).float()
         return functional.cross_entropy(logits, codes, label_smoothing=0.1)
 
 

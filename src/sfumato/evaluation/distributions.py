@@ -97,7 +97,7 @@ def _sets(
     comparison: Comparison, features: str, seed: int, step: Step, least: int
 ) -> tuple[Array, Array, list[str]]:
     fake, true = comparison.both_features(features, seed, step, least)
-    notes = [comparison.drawn_note()]
+    notes = [comparison.drawn_note(features)]
     if bool((fake == fake[:1]).all()):
         notes.append("all synthetic records have the same features")
     return true.numpy(), fake.numpy(), notes

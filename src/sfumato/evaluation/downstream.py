@@ -23,6 +23,7 @@ from sfumato.errors import BadInput
 from sfumato.evaluation.classifiers import (
     Classifier,
     ConvNet,
+    ImageNetwork,
     LogisticRegression,
     ResNet9,
     encoder,
@@ -38,6 +39,7 @@ from sfumato.evaluation.metrics import (
     around,
     colour,
     first_few,
+    in_short,
     joined,
     normal,
     register,
@@ -106,6 +108,9 @@ def train_on(
     prepare = encoder(schema, rows)
     codes = torch.searchsorted(present, labels)
     real_rows = prepare(comparison.real[0])
+    if isinstance(classifier, ImageNetwork):
+        classifier.precision = comparison.precision
+        notes += filter(None, [in_short(comparison.precision)])
     try:
         classifier.fit(prepare(rows), codes, len(present), step)
         predicted = present[classifier.predict(real_rows)]

@@ -59,7 +59,7 @@ class Judge(ImageNetwork):
     def _loss(
         self, images: torch.Tensor, codes: torch.Tensor, draw: torch.Generator
     ) -> torch.Tensor:
-        return functional.cross_entropy(self.network_(images), codes)
+        return functional.cross_entropy(self.network_(images).float(), codes)
 
 
 class _Skip(nn.Module):

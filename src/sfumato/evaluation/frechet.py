@@ -33,6 +33,7 @@ from sfumato.evaluation.metrics import (
     Measurement,
     Step,
     colour,
+    in_short,
     joined,
     register,
 )
@@ -220,7 +221,7 @@ def fid(comparison: Comparison, seed: int, step: Step) -> Measurement:
     synthetic, real = comparison.both_features(INCEPTION, seed, step)
     found = frechet(synthetic, real)
     step(0.1)
-    notes = [comparison.drawn_note()]
+    notes = [comparison.drawn_note(INCEPTION)]
     least, dim = min(len(synthetic), len(real)), synthetic.shape[1]
     if least <= dim:
         rank = f": a covariance has rank at most {least - 1:,} of {dim:,}"
@@ -249,7 +250,7 @@ def fid_paper(comparison: Comparison, seed: int, step: Step) -> Measurement:
     step(0.7)
     found = frechet(synthetic, train)
     step(0.1)
-    notes = ["READS THE REAL TRAINING DATA, as the papers do"]
+    notes = ["READS THE REAL TRAINING DATA, as the papers do", in_short(comparison.precision)]
     if len(synthetic) < PAPER_SAMPLES:
         notes.append(
             f"of {len(synthetic):,} samples where the papers have {PAPER_SAMPLES:,}, so it is higher, by roughly {found.bias:.3g}"
@@ -274,7 +275,7 @@ def kid(comparison: Comparison, seed: int, step: Step) -> Measurement:
     synthetic, real = comparison.both_features(INCEPTION, seed, step)
     value, low, high = kernel_distance(synthetic, real, seed=seed)
     step(0.1)
-    return Measurement(value, low, high, comparison.drawn_note())
+    return Measurement(value, low, high, comparison.drawn_note(INCEPTION))
 
 
 @register(
@@ -304,7 +305,7 @@ def judge(comparison: Comparison, seed: int, step: Step) -> Measurement:
         if found.bias > 0.01 * found.value
         else ""
     )
-    note = joined((loud, comparison.drawn_note(), bias))
+    note = joined((loud, comparison.drawn_note(), bias))  # the judge keeps float32
     return Measurement(found.value, max(0.0, found.value - half), found.value + half, note)
 
 

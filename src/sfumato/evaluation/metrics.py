@@ -48,6 +48,7 @@ Reads = Literal["test", "train", "either", "nothing"]
 Role = Literal["synthetic", "real", "train"]
 Result = TypeVar("Result")
 EVALUATED = ("Metric", "Value", "95 % interval", "From")
+PRECISIONS = ("float32", "bfloat16")  # of the networks that look at images or learn them
 NORMAL_95 = (
     1.959963984540054  # 95 % of a normal distribution lie within so many deviations of its mean
 )
@@ -340,6 +341,7 @@ class Comparison:
         fitted: Fitted | None = None,
         progress: Progress | None = None,
         threads: int = 1,
+        precision: str = PRECISIONS[0],
     ) -> None:
         _check_comparable(synthetic.schema, real.schema)
         if train is not None:
@@ -353,6 +355,7 @@ class Comparison:
         self._size_is_public = size_is_public
         self._progress = progress or Progress()
         self._threads = threads
+        self.precision = precision
         self._lock = threading.Lock()
         self._locks: dict[Hashable, threading.Lock] = {}
         self._known: dict[Hashable, Any] = {}
@@ -489,7 +492,7 @@ class Comparison:
             # Other metrics wait for these features, so their threads are free.
             torch.set_num_threads(self._threads)
             try:
-                with torch.inference_mode():
+                with torch.inference_mode(), numbers(self.precision):
                     for part in index.split(batch):
                         parts.append(network(rows[part]).float().cpu())
                         step(0.0)
@@ -527,6 +530,7 @@ class Comparison:
         if data is None or data.published_as is None or name in self._networks:
             return None
         drawn = "" if len(getattr(self, role)[0]) <= most else f".{most}.seed{seed}"
+        drawn += "" if self.precision == PRECISIONS[0] else f".{self.precision}"
         return _cached("features", data.published_as, f"{name}{drawn}")
 
     def kept_judge(self, name: str) -> Path | None:
@@ -534,14 +538,17 @@ class Comparison:
         published = None if self._train is None else self._train.published_as
         return None if published is None else _cached("judges", published, name)
 
-    def drawn_note(self) -> str:
-        """A remark when not every record was looked at, or may not have been; empty otherwise."""
-        if not self.tells_size("real"):
-            return f"computed from at most {self.most_embedded:,} records of each set"
+    def drawn_note(self, features: str = "pixels") -> str:
+        """A remark when not every record was looked at, or may not have been, or by a network in short numbers; else empty."""
+        short = "" if features == "pixels" else in_short(self.precision)
         sizes = (len(self._synthetic), len(self._real))
-        if max(sizes) <= self.most_embedded:
-            return ""
-        return f"computed from {self.most_embedded:,} records drawn from each larger set"
+        if not self.tells_size("real"):
+            drawn = f"computed from at most {self.most_embedded:,} records of each set"
+        elif max(sizes) <= self.most_embedded:
+            drawn = ""
+        else:
+            drawn = f"computed from {self.most_embedded:,} records drawn from each larger set"
+        return joined((drawn, short))
 
 
 def _cached(folder: str, published: str, what: str) -> Path:
@@ -665,6 +672,7 @@ def evaluate(
     baselines: bool = False,
     fitted: Fitted | None = None,
     seed: int = 0,
+    precision: str = PRECISIONS[0],
     engine: Engine | str | None = None,
     progress: Progress | None = None,
 ) -> Evaluation:
@@ -678,11 +686,13 @@ def evaluate(
     ("fid-inception", "lpips-alexnet") by another function of pixels. `size_is_public` says that the numbers of real records
     may be written down (never so under add-remove); without it they are told of named sets only. `baselines` adds what each
     accuracy is to be held against (`baseline.*`, `ceiling.*`), noisy class means only where `fitted` tells the budget of the
-    synthetic records. `seed` fixes everything random. With an `engine` ("ray", "ray:ADDRESS") each family of metrics is
-    computed there, with the same numbers.
+    synthetic records. `seed` fixes everything random. `precision="bfloat16"` has the networks that look at images or learn
+    them in short numbers: twice as fast on processors that have these, and no longer to the last digits. With an `engine` ("ray",
+    "ray:ADDRESS") each family of metrics is computed there, with the same numbers.
     """
     if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**32:
         raise BadInput(f"The seed is {seed!r}; pass a whole number from 0 to 4294967295.")
+    check_precision(precision)
     if networks is not None and not isinstance(networks, Mapping):
         raise BadInput(
             f"The networks are given as {type(networks).__name__}; pass a dict of a network's name and a function of pixels."
@@ -702,7 +712,7 @@ def evaluate(
         chosen += _beside(chosen, fitted, train is not None)
     progress = progress_of(progress)
     if engine is not None:
-        task = _Task(synthetic, real, train, networks, size_is_public, fitted, seed)
+        task = _Task(synthetic, real, train, networks, size_is_public, fitted, seed, precision)
         measured = _measured_on(engine, task, [info.name for info in chosen], progress)
         return Evaluation(metrics=measured, n=len(synthetic), seed=seed)
     threads = torch.get_num_threads()
@@ -715,6 +725,7 @@ def evaluate(
         fitted=fitted,
         progress=progress,
         threads=threads,
+        precision=precision,
     )
     comparison.read()
     cancelled = threading.Event()
@@ -781,6 +792,7 @@ class _Task:
     size_is_public: bool
     fitted: Fitted | None
     seed: int
+    precision: str
 
     def __call__(self, names: Sequence[str]) -> tuple[Metric, ...]:
         return evaluate(
@@ -792,6 +804,7 @@ class _Task:
             size_is_public=self.size_is_public,
             fitted=self.fitted,
             seed=self.seed,
+            precision=self.precision,
         ).metrics
 
 
@@ -812,6 +825,21 @@ def _measured_on(
         if used is not engine:
             used.close()
     return tuple(found[name] for name in names)
+
+
+def check_precision(precision: Any) -> None:
+    if precision not in PRECISIONS:
+        raise BadInput(f"precision is {' or '.join(PRECISIONS)}, not {precision!r}.")
+
+
+def numbers(precision: str) -> torch.autocast:
+    """Where networks run: in float32, or products in short numbers and sums in float32."""
+    return torch.autocast("cpu", torch.bfloat16, enabled=precision != PRECISIONS[0])
+
+
+def in_short(precision: str) -> str:
+    """A remark; empty in float32."""
+    return "" if precision == PRECISIONS[0] else f"networks in {precision}"
 
 
 class _CancelledError(Exception):

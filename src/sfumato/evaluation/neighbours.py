@@ -130,7 +130,7 @@ def _measure_prdc(
     fake, true = comparison.both_features(features, seed, step)
     found = comparison.once(("prdc", features, seed), lambda: manifolds(fake, true, step=step))
     step(0.1)
-    notes = [comparison.drawn_note()]
+    notes = [comparison.drawn_note(features)]
     for rows, role in ((fake, "synthetic"), (true, "real")):
         if bool((rows == rows[:1]).all()):
             notes.append(f"all {role} records have the same features")

@@ -24,7 +24,7 @@ from sfumato.data import find_named
 from sfumato.data.catalogue import unknown_set
 from sfumato.data.remote import refuse_secrets
 from sfumato.errors import BadInput
-from sfumato.evaluation.metrics import badge_of, family_of, title_of
+from sfumato.evaluation.metrics import badge_of, check_precision, family_of, in_short, title_of
 from sfumato.files import as_path, atomic_path, check_file, write_json, write_text
 from sfumato.methods import Method, get_method
 from sfumato.methods.presets import find_preset
@@ -47,10 +47,14 @@ DEFAULTS = {
     "seeds": [0],
     "samples": 60_000,
     "keep": 1.0,
+    "precision": "float32",
     "preset": "quick",
 }
 FACTS = ("image_size", "channels", "classes", "bits", "value_range", "labels", "fit")
-_KEYS = ("data", "train", "test", "epsilons", "delta", "neighbours", "seeds", "samples", "keep")
+_KEYS = (
+    *("data", "train", "test", "epsilons", "delta", "neighbours"),
+    *("seeds", "samples", "keep", "precision"),
+)
 _ENTRY = ("name", "label", "public", "settings")
 
 
@@ -91,6 +95,7 @@ class Config:
     seeds: tuple[int, ...]
     samples: int
     keep: float
+    precision: str
     metrics: tuple[str, ...]
     preset: str
     variants: dict[str, Variant]
@@ -145,6 +150,7 @@ def parse_config(given: Mapping[str, Any]) -> Config:
     if "metrics" in given and not metrics:
         raise BadInput('metrics is empty; name one or write preset = "quick" in its place.')
     check_keep(values["keep"])
+    check_precision(values["precision"])
     budget = Budget(epsilon=1.0, delta=delta, neighbours=Neighbours.parse(values["neighbours"]))
     return Config(
         data=shown,
@@ -157,6 +163,7 @@ def parse_config(given: Mapping[str, Any]) -> Config:
         seeds=tuple(int(s) for s in seeds),
         samples=samples,
         keep=float(values["keep"]),
+        precision=values["precision"],
         metrics=tuple(metrics),
         preset="" if metrics else str(values["preset"]),
         variants=_variants(given.get("methods"), train, tuple(float(e) for e in epsilons)),
@@ -344,6 +351,12 @@ class Outcome:
         return [{key: f[key] for key in ("name", "epsilon", "seed")} for f in self.failures]
 
 
+def how_judged(config: Config) -> str:
+    """What departs from all samples and float32, to be put behind the number of samples; empty if nothing does."""
+    kept = "" if config.keep == 1 else f"the most typical {100 * config.keep:g} % of those drawn"
+    return "".join(f", {words}" for words in (kept, in_short(config.precision)) if words)
+
+
 def rows_of(
     config: Config, results: Sequence[tuple[str, Cell, Cell]], *, all_published: bool = False
 ) -> list[Row]:
@@ -409,7 +422,7 @@ def table(rows: Sequence[Row]) -> list[tuple[str, ...]]:
 def remarks(outcome: Outcome) -> list[str]:
     """What a reader must know beside the table."""
     config = outcome.config
-    kept = "" if config.keep == 1 else f", the most typical {100 * config.keep:g} % of those drawn"
+    kept = how_judged(config)
     return [
         f"Each row of ours is {config.neighbours} (ε, δ)-differential privacy with δ = {config.delta:g} for the samples of "
         f"ONE fit; the {len(outcome.cells)} fits made here are as many releases of the same data, and add up.",

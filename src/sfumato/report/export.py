@@ -14,9 +14,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from sfumato.evaluation.metrics import family_of
 from sfumato.files import write_text
 from sfumato.methods import get_method
-from sfumato.report.comparison import Outcome, Row, remarks, shown_epsilon
+from sfumato.report.comparison import DEFAULTS, Outcome, Row, remarks, shown_epsilon
 from sfumato.report.words import markdown
 
 SHORT = {"accuracy.logreg": "LR", "accuracy.mlp": "MLP", "accuracy.cnn": "CNN"}
@@ -46,6 +47,7 @@ def compact(outcome: Outcome) -> Table:
         if same_epsilon(r["epsilon"], column)
     }
     kept = "" if config.keep == 1 else f", keep {config.keep:g}"
+    kept += "" if config.precision == DEFAULTS["precision"] else f", {config.precision}"
     what = f"seeds: {len(config.seeds)}, {config.samples:,} samples{kept}"
     lines = [
         (
@@ -83,10 +85,10 @@ def same_epsilon(theirs: float | None, ours: float) -> bool:
 
 
 def number(row: Row | None) -> str:
-    """Accuracies in per cent; a published one with the digits it was printed with."""
+    """In the unit of its metric, as accuracies are in per cent; a published one with the digits it was printed with."""
     if row is None:
         return "–"
-    scale, form = (100, ".1f") if row["metric"].startswith("accuracy.") else (1, ".4g")
+    scale, form = (100, ".1f") if family_of(row["metric"]).unit == "%" else (1, ".4g")
     if row["published"]:
         digits = max(0, len(row["printed"].partition(".")[2]) - (2 if scale == 100 else 0))
         return f"{scale * row['mean']:.{digits}f}"

@@ -39,6 +39,7 @@ from sfumato.report.comparison import (
     Config,
     Outcome,
     Row,
+    how_judged,
     parse_config,
     reads_real,
     shown_epsilon,
@@ -394,7 +395,7 @@ def notes(found: Reproduction) -> list[str]:
     table = found.table
     protocols = dict.fromkeys(number.protocol for number in table.numbers())
     first = table.grids[0]
-    kept = "" if first.keep == 1 else f", the most typical {100 * first.keep:g} % of those drawn"
+    kept = how_judged(first)
     records = first.metrics[:1] not in {(name,) for name in OF_THE_FIT}
     samples = f", {first.samples:,} synthetic records each{kept}" if records else ""
     fits = sum(len(outcome.cells) for outcome in found.outcomes)
