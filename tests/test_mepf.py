@@ -127,6 +127,46 @@ def test_training_brings_the_embedding_nearer(loss, weighed):
     assert distance() < 0.7 * before
 
 
+class Spread(nn.Module):
+    """Pictures of a convolution, so that there is something to compute in short numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        random = torch.Generator().manual_seed(5)
+        self.pixels = nn.Parameter(torch.rand(6, 1, 8, 8, generator=random))
+        self.conv = nn.Conv2d(1, 1, 3, padding=1)
+        with torch.no_grad():
+            self.conv.weight.normal_(0, 0.3, generator=random)
+            self.conv.bias.fill_(0.5)
+        self.kinds: set[torch.dtype] = set()
+
+    def forward(self, labels, generator):
+        made = self.conv(self.pixels[: len(labels)])
+        self.kinds.add(made.dtype)
+        return made
+
+
+def test_short_numbers_are_for_the_networks_alone_and_change_little():
+    part, slopes = target_of(), {}
+    for precision in ("float32", "bfloat16"):
+        short = precision == "bfloat16"
+        network = Spread()
+        matching = PerceptualDistance(network, part, batch=6, steps=100, precision=precision)
+        loss = matching.loss(0, torch.Generator())
+        assert network.kinds == {torch.bfloat16 if short else torch.float32}
+        assert loss.dtype == torch.float32
+        loss.backward()
+        slopes[precision] = network.conv.weight.grad.flatten()
+        assert slopes[precision].dtype == torch.float32
+        # What chooses among generators is as exact as without.
+        network.kinds.clear()
+        matching.final(torch.Generator().manual_seed(0), 6)
+        assert network.kinds == {torch.float32}
+    near = torch.cosine_similarity(slopes["float32"], slopes["bfloat16"], dim=0)
+    assert 0.98 < float(near) < 1.0
+    assert not torch.equal(slopes["float32"], slopes["bfloat16"])
+
+
 # -- the promise -------------------------------------------------------------------------------------------------------
 
 

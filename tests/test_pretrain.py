@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,9 +15,11 @@ from sfumato.cli.pretrain import pretrain
 from sfumato.data import Batch, Dataset
 from sfumato.errors import BadInput, CorruptArtifact, RunConflict
 from sfumato.generators import training
+from sfumato.public import list_networks, pretraining
+from sfumato.public.architectures import LPIPS
 from sfumato.public.autoencoder import AutoencoderCodec
 from sfumato.public.codec import load_codec
-from sfumato.public.network import activations
+from sfumato.public.network import Network, Preprocessing, activations, lpips
 from sfumato.public.pretraining import Schedule, pretrain_codec, pretrain_extractor, pretrain_pca
 from sfumato.public.resolve import get_codec
 from sfumato.public.weights import get_network
@@ -76,6 +79,62 @@ def test_a_stopped_training_goes_on_to_the_same_codec(tmp_path, monkeypatch):
     assert torch.equal(resumed.encode(Batch(pixels, None)), whole.encode(Batch(pixels, None)))
 
 
+class Edges(nn.Module):
+    """In the place of VGG16: two layers of fixed random filters."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        random = torch.Generator().manual_seed(0)
+        first, second = nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(8, 8, 3, stride=2, padding=1)
+        self.features = nn.Sequential(first, nn.ReLU(), second, nn.ReLU())
+        with torch.no_grad():
+            for weights in self.parameters():
+                weights.copy_(torch.randn(weights.shape, generator=random) * 0.3)
+
+
+@pytest.fixture
+def seer(monkeypatch):
+    """A small network of LPIPS's form, which sees pictures of 4 pixels and more."""
+    body = LPIPS(Edges(), (1, 3), (8, 8))
+    for head in body.heads:
+        head.data.fill_(1.0)
+    known = next(info for info in list_networks() if info.name == "lpips-vgg16")
+    network = Network(replace(known, preprocessing=Preprocessing(least=4)), body)
+    monkeypatch.setattr(pretraining, "get_network", lambda name, progress: network)
+    return network
+
+
+def test_a_codec_may_learn_by_lpips_and_says_whose_eyes_it_had(tmp_path, seer):
+    public, found = bars(), {}
+    for weight in (0.0, 1.0):
+        out = tmp_path / f"{weight}.safetensors"
+        codec = pretrain_codec(public, out, schedule(150), dim=8, width=8, perceptual=weight)
+        pixels = public.take(np.arange(0, 200, 20)).pixels()  # those kept out
+        back = codec.decode(codec.encode(Batch(pixels, None)))
+        found[weight] = float(lpips(seer, back, pixels).mean())
+    assert found[1.0] < 0.9 * found[0.0]
+    assert codec.card.quality["lpips"] == pytest.approx(found[1.0], rel=1e-3)
+    assert codec.card.settings["perceptual"] == 1.0
+    assert codec.card.trained_on == ("bars", "imagenet-1k", "bapps")
+    assert codec.card.saw("imagenet-1k")
+    seen_little = Dataset.from_arrays(np.zeros((50, 3, 3), np.uint8), name="dots")
+    with pytest.raises(BadInput, match="at least 4 pixels a side, and these have 3"):
+        pretrain_codec(seen_little, tmp_path / "x", schedule(1), dim=4, width=8, perceptual=1.0)
+
+
+def test_short_numbers_train_nearly_the_same_codec(tmp_path):
+    pixels, made = bars().take(np.arange(8)).pixels(), {}
+    for precision in ("float32", "bfloat16"):
+        how = schedule(3, precision=precision)
+        codec = pretrain_codec(bars(), tmp_path / precision, how, dim=8, width=8)
+        made[precision] = codec.encode(Batch(pixels, None))
+        assert all(value.dtype == torch.float32 for value in codec.network.state_dict().values())
+    assert not torch.equal(made["float32"], made["bfloat16"])
+    assert torch.cosine_similarity(made["float32"], made["bfloat16"], dim=1).min() > 0.9
+    with pytest.raises(BadInput, match="float32 or bfloat16"):
+        pretrain_codec(bars(), tmp_path / "x", schedule(1, precision="half"), dim=8, width=8)
+
+
 def test_an_extractor_tells_its_classes_apart_and_is_known_by_its_path(tmp_path):
     path = tmp_path / "e.safetensors"
     network, card = pretrain_extractor(bars(), path, schedule(30), width=8)
@@ -114,6 +173,7 @@ def test_what_cannot_be_learnt_from_is_refused(tmp_path):
     for n, steps, how, words in (
         (30, 1, {}, "too few"),
         (200, 1, {"noise": 3.0}, "noise"),
+        (200, 1, {"perceptual": -1.0}, "perceptual must be 0 or more"),
         (200, 1, {"width": 12}, "multiple of 8"),
         (200, 0, {}, "at least one step"),
     ):

@@ -62,6 +62,12 @@ DEFAULT_STEPS = {"codec": 2000, "extractor": 1500}
     help="Noise on codes in training (codec): more decodes more smoothly and less sharply.",
 )
 @click.option(
+    "--perceptual",
+    type=float,
+    default=0.0,
+    help="Weight of LPIPS by a public VGG16 beside the error of pixels (codec): sharper, and several times the work; try 0.1.",
+)
+@click.option(
     "--steps", type=click.IntRange(1), help="Training steps; auto: 2000 (codec), 1500 (extractor)."
 )
 @click.option(
@@ -71,6 +77,12 @@ DEFAULT_STEPS = {"codec": 2000, "extractor": 1500}
     help="Pictures a step.",
 )
 @click.option("--learning-rate", type=float, default=2e-3, help="Adam's.")
+@click.option(
+    "--precision",
+    type=click.Choice(["float32", "bfloat16"]),
+    default="float32",
+    help="Numbers in training; bfloat16 is twice as fast where the processor has it.",
+)
 @click.option("--resume", is_flag=True, help="Go on with an interrupted training of the same file.")
 @facts_options
 @seed_option
@@ -82,9 +94,11 @@ def pretrain(
     dim: int,
     width: int | None,
     noise: float,
+    perceptual: float,
     steps: int | None,
     batch: int,
     learning_rate: float,
+    precision: str,
     resume: bool,
     seed: int,
     quiet: bool,
@@ -117,13 +131,16 @@ def pretrain(
         steps=steps or DEFAULT_STEPS.get(kind, 1),
         batch=batch,
         learning_rate=learning_rate,
+        precision=precision,
         seed=seed,
         resume=resume,
         progress=progress,
     )
     wide = {"width": width} if width else {}
     if kind == "codec":
-        made = pretrain_codec(public, out, schedule, dim=dim, noise=noise, **wide).card
+        made = pretrain_codec(
+            public, out, schedule, dim=dim, noise=noise, perceptual=perceptual, **wide
+        ).card
     elif kind == "pca":
         made = pretrain_pca(public, out, dim=dim, seed=seed).card
     else:

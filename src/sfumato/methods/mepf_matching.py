@@ -11,6 +11,7 @@ Released numbers, generated pictures and public features only: all of it is post
 from __future__ import annotations
 
 import math
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -86,10 +87,12 @@ class PerceptualDistance(nn.Module):
         average_rate: float = 1e-3,
         checks: int = 20,
         stop_records: int = 1000,
+        precision: str = "float32",
     ) -> None:
         super().__init__()
         self.generator, self.target, self.stopping = generator, target, stopping
         self.kind, self.average_rate = loss, average_rate
+        self.short = precision == "bfloat16"
         self.checks = {steps * k // checks for k in range(checks)}
         self.stop_records = stop_records
         embedding = target.embedding
@@ -112,7 +115,7 @@ class PerceptualDistance(nn.Module):
     def loss(self, step: int, random: torch.Generator) -> Tensor:
         if self.stopping is not None and step in self.checks:
             self._keep_if_better()
-        rows = self.target.phi.of(self.generator(self.labels, random))  # (records, features)
+        rows = self._features(random)  # (records, features)
         if self.kind == "mmd":
             return self._distance(self.target.seen(rows), self.per_class, self.target, self.mean)
         # Means first, metric second: the two commute, and there are few means.
@@ -121,6 +124,15 @@ class PerceptualDistance(nn.Module):
         if self.kind == "averaged":
             return self._at_running_mean(means, step)
         return self._against_average(means, step)
+
+    def _features(self, random: torch.Generator) -> Tensor:
+        """Of a batch of pictures. Short numbers, if wanted, in both networks only: distances are sums of thousands."""
+        phi = self.target.phi
+        # Not every device has short numbers, and one that has none is not to be asked.
+        where = self.shares.device.type
+        with torch.autocast(where, torch.bfloat16) if self.short else nullcontext():
+            layers = phi.encoder(self.generator(self.labels, random).float())
+        return phi.of_layers([layer.float() for layer in layers])
 
     def _at_running_mean(self, means: Tensor, step: int) -> Tensor:
         """2⟨m̄ − μ̃, m⟩, where m is the batch's embedding and m̄ its running mean: the gradient of ‖m − μ̃‖² with less noise."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -18,9 +18,10 @@ def card_of(
     seen: Iterable[Batch],
     *,
     quality: Mapping[str, float] | None = None,
+    also: Sequence[str] = (),
     **settings: Any,
 ) -> Card:
-    """The card of something made of the records `seen` of a public data set.
+    """The card of something made of the records `seen` of a public data set; `also`: what made it that was itself made of others.
 
     Their number and hash are told of a set that is published under a name, and of no other: the card goes where the codec goes,
     and what was given as public may turn out not to be.
@@ -28,7 +29,7 @@ def card_of(
     records, sha256 = (None, "") if public.published_as is None else _fingerprint(seen)
     return Card(
         about=about,
-        trained_on=(public.name,),
+        trained_on=(public.name, *also),
         records=records,
         licence=_licence(public),
         sha256=sha256,

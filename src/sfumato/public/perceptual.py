@@ -42,6 +42,7 @@ _ROWS = 128  # images in the encoder at a time: memory stays small whatever the 
 _PUBLIC_ROWS = 512  # public records at a time
 _POOLED_ROWS = 200  # images in a network of which one layer is kept
 _LEAST_SIDE = 32
+_EMBEDDED_SIDE = 64
 _RIDGE_NOISE, _RIDGE_VARIANCE = 10.0, 5e-4
 _TINY = 1e-20
 # What `own_encoder` made known in this process, by name.
@@ -77,7 +78,9 @@ class ScatteringEncoder(Encoder):
             self.register_buffer(f"columns{k}", (order == k).nonzero()[:, 0], persistent=False)
 
     def forward(self, pixels: Tensor) -> list[Tensor]:
-        features = self.scattering(pixels)
+        # Its products have derivatives written out, of one kind of numbers.
+        with torch.autocast(pixels.device.type, enabled=False):
+            features = self.scattering(pixels)
         return [features[:, getattr(self, f"columns{k}")] for k in range(len(self.taps))]
 
 
@@ -372,7 +375,11 @@ class PerceptualFeatures(FeatureMap):
 
     def of(self, pixels: Tensor) -> Tensor:
         """(n, channels, height, width) in [0, 1] → (n, dim); gradients flow to the pixels."""
-        features = self._scaled(self.encoder(pixels))
+        return self.of_layers(self.encoder(pixels))
+
+    def of_layers(self, raw: list[Tensor]) -> Tensor:
+        """What the encoder gave, a (n, numbers) for each layer → (n, dim)."""
+        features = self._scaled(raw)
         if self.centre is not None and self.radius is not None:
             features = _clipped((features - self.centre) / self.radius, self.bound)
         return features
@@ -402,15 +409,26 @@ class PerceptualFeatures(FeatureMap):
 
 
 def embedding(
-    name: str, shape: tuple[int, ...], progress: Progress | None = None
+    name: str,
+    shape: tuple[int, ...],
+    *,
+    size: int | None = None,
+    progress: Progress | None = None,
 ) -> PerceptualFeatures:
-    """One vector of length 1 for a picture: scattering, or the last pooled layer of a public network."""
+    """One vector of length 1 for a picture: scattering, or the last pooled layer of a public network.
+
+    The network sees pictures of `size`, or of their own size and at least 64: of a small picture the 224 that networks were
+    trained with show no more, for twelve times the work. One that takes a single size gets that.
+    """
     if name == SCATTERING:
         return PerceptualFeatures(make_encoder(name, shape), moments=1, balance=True)
     network = _network(name, True, progress)
     pooled = [tap for tap in network.info.layers if "pool" in tap]
     last = pooled[-1:] or list(network.info.layers[-1:])
-    return PerceptualFeatures(NetworkEncoder(network, last, shape, pool=1), moments=1)
+    how = network.info.preprocessing
+    if size is None and (how is None or not how.fixed):
+        size = max(_EMBEDDED_SIDE, *shape[1:])
+    return PerceptualFeatures(NetworkEncoder(network, last, shape, size=size, pool=1), moments=1)
 
 
 def _clipped(rows: Tensor, bound: float) -> Tensor:

@@ -8,6 +8,7 @@ checkpoint beside the output lets it go on where it was stopped.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,15 +29,17 @@ from sfumato.progress import Progress
 from sfumato.public.autoencoder import AutoencoderCodec
 from sfumato.public.codec import Card
 from sfumato.public.linear import PcaCodec
-from sfumato.public.network import Network
+from sfumato.public.network import Network, lpips
 from sfumato.public.origin import card_of
 from sfumato.public.pretrained import SmallResNet, load_extractor, save_extractor
+from sfumato.public.weights import get_network
 
 # Every twentieth public record, up to a thousand, is kept out of training to measure what was learnt.
 _KEPT_OUT, _KEPT_OUT_MOST = 20, 1000
 _IN_MEMORY = 2**30  # bytes of public pixels that are held at once
 # The learning rate is multiplied by this after each of so many parts: to a fortieth in all, so that the last steps settle.
 _DECAY, _PARTS = 0.82, 20
+_SEER = "lpips-vgg16"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +49,7 @@ class Schedule:
     steps: int
     batch: int = 64
     learning_rate: float = 2e-3
+    precision: str = "float32"
     seed: int = 0
     resume: bool = False
     log: Callable[[dict[str, Any]], None] = field(default=lambda record: None)
@@ -76,7 +80,8 @@ class Schedule:
             rate = self.learning_rate * _DECAY ** (step * _PARTS // self.steps)
             adam.param_groups[0]["lr"] = rate
             adam.zero_grad(set_to_none=True)
-            value = loss(training.random)
+            with torch.autocast("cpu", torch.bfloat16, enabled=self.precision == "bfloat16"):
+                value = loss(training.random)
             value.backward()
             adam.step()
             training.facts["loss"] = value.detach()
@@ -91,15 +96,20 @@ def pretrain_codec(
     dim: int = 64,
     width: int = 32,
     noise: float = 0.2,
+    perceptual: float = 0.0,
 ) -> AutoencoderCodec:
     """Train an autoencoder on public pictures and save it to `out` as a codec.
 
     `noise` is the length of the random step on the unit sphere that a vector takes in training before it is decoded: more makes
-    decoding smoother and blurrier.
+    decoding smoother and blurrier. `perceptual` is the weight of LPIPS, by a public VGG16, beside the squared error of pixels: a
+    mean of all pictures that are possible is blurred, and does not look like one.
     """
     out, feed = _ready(public, out, schedule), _Feed(public, labelled=False)
     if not 0 <= noise < 2:
         raise BadInput(f"noise must lie between 0 and 2, not {noise}.")
+    if not 0 <= perceptual < math.inf:
+        raise BadInput(f"perceptual must be 0 or more, not {perceptual}.")
+    seer = _perceiving(public, schedule.progress) if perceptual else None
     codec = AutoencoderCodec.untrained(public.schema.shape, dim, width, seed=schedule.seed)
     network = codec.network.requires_grad_(True)
 
@@ -108,28 +118,48 @@ def pretrain_codec(
         vectors = F.normalize(network.encode(pixels), dim=1)
         strayed = vectors + torch.randn(vectors.shape, generator=generator) * (noise / dim**0.5)
         # Differences of neighbouring pixels count too: they keep outlines, which the eye and a classifier go by.
-        wrong = network.decode(F.normalize(strayed, dim=1)) - pixels
+        decoded = network.decode(F.normalize(strayed, dim=1)).float()
+        wrong = decoded - pixels
         edges = wrong.diff(dim=2).square().mean() + wrong.diff(dim=3).square().mean()
-        return wrong.square().mean() + 0.5 * edges
+        seen_apart = 0.0 if seer is None else lpips(seer, decoded, pixels).float().mean()
+        return wrong.square().mean() + 0.5 * edges + perceptual * seen_apart
 
     schedule.minimise(loss, network, out, "Training the codec")
     codec = AutoencoderCodec(network)
     pixels = feed.kept_out()[0]
-    error = (codec.decode(codec.encode(Batch(pixels, None))) - pixels).square().mean()
+    given_back = codec.decode(codec.encode(Batch(pixels, None)))
+    quality = {"mean_squared_error": (given_back - pixels).square().mean()}
+    if seer is not None:
+        pairs = zip(given_back.split(100), pixels.split(100), strict=True)
+        with torch.no_grad():
+            quality["lpips"] = torch.cat([lpips(seer, *pair) for pair in pairs]).mean()
     codec.card = card_of(
         public,
         f"a convolutional autoencoder of {dim} numbers on the unit sphere",
         feed.seen(),
-        quality={"mean_squared_error": round(float(error), 6)},
+        quality={name: round(float(value), 6) for name, value in quality.items()},
+        also=() if seer is None else seer.info.trained_on,
         dim=dim,
         width=width,
         noise=noise,
+        perceptual=perceptual,
         **_facts(schedule),
     )
     codec.made_of = public
     codec.save(out)
     schedule.checkpoint(out).remove()
     return codec
+
+
+def _perceiving(public: Dataset, progress: Progress) -> Network:
+    """The network whose squared distances are LPIPS; it has derivatives, and does not learn."""
+    network = get_network(_SEER, progress=progress)
+    preprocessing, side = network.info.preprocessing, min(public.schema.shape[1:])
+    if preprocessing is not None and side < preprocessing.least:
+        raise BadInput(
+            f"perceptual compares pictures of at least {preprocessing.least} pixels a side, and these have {side}; leave it out."
+        )
+    return network
 
 
 def pretrain_pca(public: Dataset, out: Path | str, *, dim: int = 64, seed: int = 0) -> PcaCodec:
@@ -196,6 +226,8 @@ def _ready(public: Dataset, out: Path | str, schedule: Schedule) -> Path:
         raise BadInput(
             "Pretraining needs at least one step, a batch of two and a positive learning rate."
         )
+    if schedule.precision not in ("float32", "bfloat16"):
+        raise BadInput(f"precision is float32 or bfloat16, not {schedule.precision!r}.")
     if len(public) < 2 * _KEPT_OUT:
         raise BadInput(
             f"The public data set has fewer than {2 * _KEPT_OUT} records, too few to learn from; give more."
@@ -215,6 +247,7 @@ def _facts(schedule: Schedule) -> dict[str, Any]:
         "steps": schedule.steps,
         "batch": schedule.batch,
         "learning_rate": schedule.learning_rate,
+        "precision": schedule.precision,
         "seed": schedule.seed,
     }
 
