@@ -137,6 +137,20 @@ def test_labels_matter_above_class_from_and_not_below():
         assert torch.equal(*told) == same
 
 
+def test_beside_a_mixture_the_network_is_not_told_the_class_and_alone_it_is():
+    looks, ones = torch.randn(1, 2, 6, 6), torch.ones(1, dtype=torch.int64)
+    for base, told_from, same in (
+        ("mixture", None, True),
+        ("none", None, False),
+        ("mixture", 0.0, False),
+    ):
+        network = Diffusion(base=base, class_from=told_from, width=4).network(SCHEMA)
+        torch.nn.init.normal_(network.last.weight)
+        shown = looks[:, : 1 if base == "none" else 2]
+        made = [network(shown, torch.tensor([1.0]), label) for label in (ones, 0 * ones)]
+        assert torch.equal(*made) == same
+
+
 class Drawn:
     """`Noised` with draws that are a record's own, whatever stands beside it: then sums can be compared to the last bit."""
 

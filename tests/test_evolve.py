@@ -18,6 +18,8 @@ from sfumato.errors import BadInput
 from sfumato.methods import Evolve, load
 from sfumato.methods.evolve import nearest
 from sfumato.privacy import Budget, Neighbours
+from sfumato.public import perceptual
+from sfumato.public.network import Network
 from sfumato.public.pictures import (
     CodecPictures,
     DiffusionPictures,
@@ -27,6 +29,7 @@ from sfumato.public.pictures import (
     own_source,
 )
 from sfumato.public.resolve import get_codec
+from sfumato.public.weights import list_networks
 
 BUDGET = Budget(epsilon=10.0, delta=1e-4)
 
@@ -228,3 +231,33 @@ def test_code_that_a_saved_run_names_is_not_run_unasked(
     monkeypatch.delenv("SFUMATO_ALLOW_CODE")
     assert type(made.source_again()).__name__ == "Theirs"  # it is here now
     del sys.modules["their_source"]
+
+
+def test_a_network_sees_small_pictures_at_64_pixels_unless_told_otherwise(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    infos = {info.name: info for info in list_networks()}
+
+    def untrained(name: str, weights: bool, progress: Any) -> Network:
+        return Network(infos[name], infos[name].build())
+
+    monkeypatch.setattr(perceptual, "_network", untrained)
+
+    def side(name: str, shape: tuple[int, ...], size: int | None = None) -> int | None:
+        sides: list[int] = []
+        features = perceptual.embedding(name, shape, size=size)
+        body = features.encoder.network.body
+        body.register_forward_pre_hook(lambda module, inputs: sides.append(inputs[0].shape[-1]))
+        assert torch.isfinite(features.of(torch.rand(2, *shape))).all()
+        return sides[0]
+
+    assert side("resnet18", (3, 32, 32)) == 64
+    assert side("resnet18", (3, 80, 80)) == 80
+    assert side("resnet18", (3, 32, 32), size=96) == 96
+    assert side("fid-inception", (3, 32, 32)) == 299  # it takes no other
+
+
+def test_scattering_takes_no_size() -> None:
+    schema = Schema(kind="images", shape=(1, 8, 8), classes=("a", "b"))
+    with pytest.raises(BadInput, match="embedding_size is for networks"):
+        Evolve(source="codec", codec="dct:16", embedding_size=64).promise(schema, BUDGET)

@@ -164,7 +164,8 @@ class ImageAdversarial(Adversarial, Grained):
     grain: float = setting(default=0.0, free=False)
 
     def _check(self, schema: Schema) -> None:
-        if min(schema.shape[1:]) < 4:
+        super()._check(schema)
+        if schema.kind == "images" and min(schema.shape[1:]) < 4:
             raise BadInput(
                 f"{self.info.name} makes images of at least 4 × 4 pixels; enlarge them with --image-size."
             )
@@ -187,10 +188,6 @@ class RecordAdversarial(ImageAdversarial):
         "Channels of generator and critic at the full size; for a table, an eighth of the units of their dense layers.",
         default=16,
     )
-
-    def _check(self, schema: Schema) -> None:
-        if schema.kind == "images":
-            super()._check(schema)
 
     def build(self, schema: Schema) -> None:
         if schema.kind == "images":

@@ -168,6 +168,10 @@ class Method(Learnt, Estimator, Configured, ABC):
         """A record for each label: float images in [0, 1] or bytes, or rows of a table. A classifier has none."""
         raise AssertionError(f"{self.info.name} makes records and has no _sample")
 
+    def _finished(self, records: Tensor, random: torch.Generator) -> Tensor:
+        """What is done to sampled records last of all: by most methods nothing."""
+        return records
+
     def _check(self, schema: Schema) -> None:
         """Refuse settings that do not go together, or not with this schema; each by itself was checked."""
 
@@ -710,7 +714,7 @@ class Method(Learnt, Estimator, Configured, ABC):
         made = []
         with torch.no_grad():
             for some in labels.split(self.AT_ONCE):
-                records = self._sample(some, random)
+                records = self._finished(self._sample(some, random), random)
                 made.append(as_bytes(records) if self.schema_.kind == "images" else records)
         if self.schema_.kind == "table":
             made = [torch.from_numpy(whole_numbers(part.numpy(), self.schema_)) for part in made]

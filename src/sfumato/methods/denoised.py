@@ -134,8 +134,10 @@ class Denoised(Trained):
     free_steps: int | None = setting(
         "Steps on pictures that cost nothing, before the first paid one.", default=None, low=0
     )
-    class_from: float = setting(
-        "Noise level below which the network is not told the class.", default=0.0, low=0
+    class_from: float | None = setting(
+        "Noise level below which the network is not told the class; auto: never told it where the prior knows it already.",
+        default=None,
+        low=0,
     )
 
     # -- what a method writes ------------------------------------------------------------------------------------
@@ -165,6 +167,11 @@ class Denoised(Trained):
         """Pictures that the network sees: the noisy one, and what the prior makes of it."""
         return 2
 
+    @property
+    def usual_class_from(self) -> float:
+        """Where nothing is said: a network that is told the class leaves a mark of it in its pictures, which real ones lack."""
+        return math.inf
+
     def warm_up(self, network: nn.Module, steps: int, run: Workspace) -> None:
         """What the network learns for nothing before the first paid step: here nothing."""
 
@@ -174,6 +181,7 @@ class Denoised(Trained):
     # -- written once --------------------------------------------------------------------------------------------
 
     def _check(self, schema: Schema) -> None:
+        super()._check(schema)
         if min(schema.shape[1:]) < 4:
             raise BadInput(
                 f"{self.info.name} makes images of at least 4 × 4 pixels; enlarge them with --image-size."
@@ -220,7 +228,8 @@ class Denoised(Trained):
     def network(self, schema: Schema) -> Denoiser:
         """A fresh one; that of the samples is `denoiser_`."""
         width = self.width or EFFORTS[self.effort].width
-        facts = schema.shape, schema.n_classes, width, self.looks, self.class_from
+        told_from = self.usual_class_from if self.class_from is None else self.class_from
+        facts = schema.shape, schema.n_classes, width, self.looks, told_from
         return seeded(self.seed, Denoiser, *facts)
 
     def build(self, schema: Schema) -> None:

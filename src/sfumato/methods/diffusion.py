@@ -100,6 +100,10 @@ class Diffusion(Denoised, OnMixture):
     def looks(self) -> int:
         return 1 if self.base == "none" else 2
 
+    @property
+    def usual_class_from(self) -> float:
+        return 0.0 if self.base == "none" else super().usual_class_from
+
     def usual_start(self, budget: Budget) -> float:
         return self.high if self.base == "none" else super().usual_start(budget)
 

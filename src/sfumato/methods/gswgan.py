@@ -101,6 +101,7 @@ class GsWgan(Taught):
     learning_rate: float = setting(default=1e-3)
 
     def _check(self, schema: Schema) -> None:
+        super()._check(schema)
         if self.shrink > min(schema.shape[1:]):
             raise BadInput(f"gs-wgan's shrink must not exceed the images, not {self.shrink}.")
 

@@ -213,6 +213,7 @@ class Matched(MatchedImages):
     )
 
     def _check(self, schema: Schema) -> None:
+        super()._check(schema)
         if self.network in ("conv", "classed") and schema.kind == "table":
             raise BadInput(
                 f"{self.info.name}'s network={self.network} makes images and this data set is a table; use auto, dense or points."

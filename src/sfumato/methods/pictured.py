@@ -13,7 +13,7 @@ from sfumato.errors import BadInput
 from sfumato.methods.base import Workspace
 from sfumato.methods.decoded import Encoded
 from sfumato.methods.settings import setting
-from sfumato.public.perceptual import embedding, trained_on
+from sfumato.public.perceptual import SCATTERING, embedding, trained_on
 from sfumato.public.pictures import (
     CODEC,
     DIFFUSERS,
@@ -38,6 +38,12 @@ class Pictured(Encoded):
     embedding: str = setting(
         "What tells pictures apart: scattering, or a public network (its pooled features).",
         default="scattering",
+    )
+    embedding_size: int | None = setting(
+        "Side of the pictures that a network of `embedding` sees; auto: their own, at least 64, or the only one it takes.",
+        default=None,
+        low=1,
+        high=4096,
     )
     axes: int = setting("Leading axes of the embedding that are compared.", default=128, low=1)
 
@@ -68,7 +74,9 @@ class Pictured(Encoded):
         self, schema: Schema, source: Source, labels: Tensor, run: Workspace
     ) -> Seeing:
         run.check_unseen(f"The network {self.embedding}", trained_on(self.embedding))
-        features = embedding(self.embedding, schema.shape, progress=run.progress)
+        features = embedding(
+            self.embedding, schema.shape, size=self.embedding_size, progress=run.progress
+        )
         return Seeing.through(features, source, labels, self.axes)
 
     def _needs_public(self) -> bool:
@@ -79,6 +87,10 @@ class Pictured(Encoded):
 
     def _check(self, schema: Schema) -> None:
         super()._check(schema)
+        if self.embedding_size is not None and self.embedding == SCATTERING:
+            raise BadInput(
+                f"{self.info.name}'s embedding_size is for networks, and scattering sees pictures as they are; leave it out."
+            )
         if (self.source == CODEC) != (self.codec is not None):
             raise BadInput(
                 f"{self.info.name} walks in a codec's vectors with source=codec and a codec=, such as dct; give both or neither."

@@ -30,9 +30,9 @@ from torch import Tensor
 
 from sfumato.data import Batch, Schema
 from sfumato.files import Record
-from sfumato.methods.base import Method
 from sfumato.methods.counts import apportion
 from sfumato.methods.moments import smoothed
+from sfumato.methods.parts import Bent
 from sfumato.methods.settings import setting
 from sfumato.privacy import Gate, Query
 
@@ -123,7 +123,7 @@ class ToneCurve(Record):
         return toned.reshape(draws.shape)
 
 
-class Toned(Method):
+class Toned(Bent):
     """A method whose drawn pixels may be mapped to a released histogram."""
 
     tone: bool = setting(

@@ -109,6 +109,7 @@ class Transport(Trained, OnMixture):
         return 1.0 if each < _SEEN else self.share or _PART
 
     def _check(self, schema: Schema) -> None:
+        super()._check(schema)
         if not textured(schema.shape):
             raise BadInput(
                 "transport makes images of at least 4 × 4 pixels; enlarge them with --image-size."

@@ -21,10 +21,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from sfumato.data import Batch, Dataset, Schema
 from sfumato.errors import BadInput
+from sfumato.public.bending import bent
 from sfumato.public.codec import ImageCodec
 from sfumato.public.perceptual import PerceptualFeatures, weighed_axes
 from sfumato.public.products import row_product
@@ -32,9 +32,6 @@ from sfumato.public.products import row_product
 PUBLIC, CODEC, DIFFUSERS = "public", "codec", "diffusers"
 ALLOW_CODE = "SFUMATO_ALLOW_CODE"  # "1": modules that saved runs name are imported
 _AT_ONCE = 256
-# At degree 1: what the entries of a picture's affine map, and the bends between its 4 × 4 places, are spread by. A picture
-# reaches from −1 to 1.
-_TURN, _BEND, _PLACES = 0.15, 0.12, 4
 _LOOKED_AT = 2000  # pictures of a source that an embedding's axes are found on
 _INFERENCE_STEPS = 50  # of a whole diffusion; a variation takes its share of them
 
@@ -74,22 +71,6 @@ class PublicPictures(Source):
         self, pictures: Tensor, labels: Tensor, degree: float, random: torch.Generator
     ) -> Tensor:
         return bent(pictures, degree, random)
-
-
-def bent(pictures: Tensor, degree: float, random: torch.Generator) -> Tensor:
-    """Each picture under a random smooth map of its own; beyond its edge it goes on as at the edge."""
-    n, size = len(pictures), list(pictures.shape[2:])
-    entries = torch.randn(n, 2, 3, generator=random)
-    bends = torch.randn(n, 2, _PLACES, _PLACES, generator=random)
-    maps = torch.eye(2, 3) + _TURN * degree * entries
-    places = functional.affine_grid(maps, [n, 1, *size], align_corners=False)  # (n, H, W, 2)
-    moved = functional.interpolate(bends, size=size, mode="bicubic", align_corners=True)
-    places = places + _BEND * degree * moved.permute(0, 2, 3, 1)
-    # Bicubic: a picture is bent once a round, and what is bilinear blurs it every time.
-    found = functional.grid_sample(
-        pictures, places, mode="bicubic", padding_mode="border", align_corners=False
-    )
-    return found.clamp(0, 1)
 
 
 class CodecPictures(Source):
