@@ -3,7 +3,7 @@
     python benchmarks/diffusion.py [--epsilons E,…] [--rows NAME,…] [--seeds N] [--only-show]
     python benchmarks/diffusion.py --speed
 
-A cell is a row (`mixture`, or an effort of `diffusion`), ε (δ = 1e-5, zero-out) and a seed. Fitted to 55,000 of Fashion-MNIST's
+A cell is a row (`mixture`, or one of `diffusion`), ε (δ = 1e-5, zero-out) and a seed. Fitted to 55,000 of Fashion-MNIST's
 training images; the other 5,000 tell the loss by noise level, the mean square of what the denoiser misses in units of c(s)², of
 the mixture's closed form alone and with the network. 30,000 samples are judged by the test images: accuracy of a CNN trained on
 them, and the Fréchet distance in a CNN that was trained on the real ones (`frechet.judge`).
@@ -34,7 +34,16 @@ from sfumato.privacy import GradientSum
 KEPT = Path(__file__).parent / "results" / "diffusion"
 DELTA, SAMPLES, HELD_OUT = 1e-5, 30_000, 5000
 LEVELS = (0.08, 0.2, 0.45, 1.0)
-ROWS = ("mixture", "minutes", "hour")
+# Settings of `diffusion` by row, and what a row is called.
+ROWS: dict[str, tuple[str, dict[str, Any]]] = {
+    "mixture": ("mixture, toned", {}),
+    "minutes": ("diffusion, effort=minutes", {}),
+    "told": (
+        "diffusion, effort=minutes, the network told the class",
+        {"class_from": 0.0},
+    ),
+    "hour": ("diffusion, effort=hour", {"effort": "hour"}),
+}
 
 
 def halves() -> tuple[Dataset, Dataset]:
@@ -72,7 +81,9 @@ def losses(fitted: sfumato.Diffusion, data: Dataset) -> dict[str, list[float]]:
 def cell(row: str, epsilon: float, seed: int, runs: Path, data: list[Dataset]) -> dict[str, Any]:
     fit, held, train, test = data
     method = (
-        sfumato.Mixture(seed=seed) if row == "mixture" else sfumato.Diffusion(effort=row, seed=seed)
+        sfumato.Mixture(seed=seed)
+        if row == "mixture"
+        else sfumato.Diffusion(**ROWS[row][1], seed=seed)
     )
     out = runs / f"{row}-{epsilon:g}-{seed}"
     began, before = time.process_time(), out.exists()
@@ -97,8 +108,9 @@ def table(cells: dict[tuple[float, str], list[dict[str, Any]]]) -> list[str]:
         f"| Fashion-MNIST, δ = 1e-5 | CNN | Fréchet, judge | loss at s = {levels}: closed form | with the network | fit, CPU s |",
         "|---|---|---|---|---|---|",
     ]
+    order = list(ROWS)
     for (epsilon, row), found in sorted(
-        cells.items(), key=lambda c: (c[0][0], ROWS.index(c[0][1]))
+        cells.items(), key=lambda c: (c[0][0], order.index(c[0][1]))
     ):
         means = [
             np.mean([one[name] for one in found]) for name in ("accuracy.cnn", "frechet.judge")
@@ -108,10 +120,10 @@ def table(cells: dict[tuple[float, str], list[dict[str, Any]]]) -> list[str]:
             " / ".join(f"{v:.2f}" for v in loss.get(k, ())) or "–"
             for k in ("closed form", "denoiser")
         ]
-        name = "mixture, toned" if row == "mixture" else f"diffusion, effort={row}"
         taken = [str(one["fit, CPU s"]) for one in found if "fit, CPU s" in one]
         lines.append(
-            f"| ε = {epsilon:g}, {name}, {len(found)} seed(s) | {100 * means[0]:.1f} | {means[1]:.2f} | {told[0]} | {told[1]} | "
+            f"| ε = {epsilon:g}, {ROWS[row][0]}, {len(found)} seed(s) | {100 * means[0]:.1f} | {means[1]:.2f} "
+            f"| {told[0]} | {told[1]} | "
             f"{', '.join(taken) or '–'} |"
         )
     return lines
@@ -172,7 +184,7 @@ def speed() -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rows", default="mixture,minutes")
+    parser.add_argument("--rows", default="mixture,minutes", help=",".join(ROWS))
     parser.add_argument("--epsilons", default="1,10")
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--runs", type=Path, default=Path("runs/diffusion"))

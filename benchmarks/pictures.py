@@ -7,6 +7,7 @@
 - `kernel`: Hermite and random Fourier features against the Gaussian kernel (DP-HP, figure 1): 100 points from N(0, 1), the
   squared length scale their median squared distance, mean absolute error over all pairs, random ones over 100 draws;
 - `attributions`: filters of DP-LLM beside gradient attributions of a DP-CNN of the same ε = 2, on Fashion-MNIST;
+- `bend`: draws of one mixture of MNIST at ε = 1, the same in every row, bent by 0, 0.25, 0.5 and 1;
 - `gallery`: the mixture by its defaults at four ε on each set of the gallery, or of `--sets`, the first samples of each class.
 """
 
@@ -27,6 +28,7 @@ from torch import Tensor, nn
 
 import sfumato
 from sfumato.methods import get_method
+from sfumato.methods.base import as_bytes
 from sfumato.privacy import Budget
 
 HERE = Path(__file__).parent
@@ -206,11 +208,27 @@ def samples(out: Path, sets: Sequence[str] = ("fashion-mnist",), method: str = "
         picture.quantize(64).save(out / f"{method}-{name}-samples.png", optimize=True)
 
 
+def bend(out: Path) -> None:
+    data = sfumato.load("mnist:train")
+    model = sfumato.Mixture(seed=0).fit(data, Budget(epsilon=1.0, delta=1e-5))
+    made = model.sample(labels=np.repeat(np.arange(10), 2), seed=0)
+    pixels = torch.from_numpy(made.images).float() / 255
+    rows = []
+    for degree in (0, 0.25, 0.5, 1):
+        model.bend = degree
+        bent = model._finished(pixels, torch.Generator().manual_seed(0))
+        rows.append(np.concatenate(list(as_bytes(bent)[:, 0].numpy()), axis=1))
+    picture = Image.fromarray(np.concatenate(rows))
+    picture = picture.resize((2 * picture.width, 2 * picture.height), Image.Resampling.NEAREST)
+    picture.quantize(64).save(out / "bend-mnist.png", optimize=True)
+
+
 PICTURES: tuple[Callable[[Path], None], ...] = (
     epsilons,
     gaussians,
     kernel,
     attributions,
+    bend,
     gallery,
     samples,
 )

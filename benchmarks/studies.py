@@ -5,7 +5,8 @@
 - `tables`: DP-MERF and DP-HP on tables as the papers judge them: the commonest class is thinned out to a fixed share, among the
   synthetic and the test records alike (the fit sees the whole training set), at most 10,000 of either, drawn by the seed; ROC and
   PRC are means of the twelve classifiers, of hard decisions as the papers' numbers are ("hard") and of scores;
-- `xray`: the mixture, or `--methods`, on chest X-rays, area under the ROC curve (chance: 50) and accuracy of a CNN;
+- `xray`: the mixture, or `--methods`, on chest X-rays, samples bent by `--bend`: area under the ROC curve (chance: 50), accuracy
+  of a CNN;
 - `units`: the same with patients protected in place of pictures, by the files' own numbers and in made-up groups of one class;
 - `llm`: accuracy of DP-LLM, which is a classifier and makes no records;
 - `cnn`: the network that DP-LLM's paper compares it with, by DP-SGD; steps, clip and rates are the paper's in nothing, for it
@@ -166,7 +167,8 @@ def xray(given: Namespace) -> None:
         given.methods or ["mixture"], given.epsilons or (1.0, 3.0, 10.0)
     ):
         found = xray_fits(train, test, epsilon, given, method)
-        name = f"{method}, ε = {epsilon:g}, {len(found)} seeds: mean (range)"
+        bent = f", bend={given.bend:g}" if given.bend else ""
+        name = f"{method}{bent}, ε = {epsilon:g}, {len(found)} seeds: mean (range)"
         row(name, *spreads(found, ".1f"))
     larger = 100 * max(np.bincount(test.labels)) / len(test)
     row("*larger class*", "*50.0*", f"*{larger:.1f}*")
@@ -193,7 +195,7 @@ def xray_fits(
 ) -> list[list[float]]:
     found = []
     for seed in range(given.seeds or 3):
-        model = get_method(method)(seed=seed).fit(train, budget(epsilon))
+        model = get_method(method)(seed=seed, bend=given.bend).fit(train, budget(epsilon))
         found.append(judged(model.sample(5000, seed=seed), test, seed))
         tell(method, epsilon, seed, found[-1])
     return found
@@ -740,6 +742,7 @@ def main() -> None:
     parser.add_argument(
         "--methods", type=lambda text: text.split(","), help="tone, xray: of these only"
     )
+    parser.add_argument("--bend", type=float, default=0.0, help="xray: degree")
     parser.add_argument("--only", type=lambda text: text.split(";"), help="gswgan: rows")
     parser.add_argument("--preset", help="llm: settings of a preset, such as paper")
     parser.add_argument("--inception", type=int, default=0, help="subsets: images for FID")
