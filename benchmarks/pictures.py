@@ -1,6 +1,6 @@
 """Pictures of the documentation, with the numbers that belong to them; synthetic records, or test images of public sets.
 
-    python benchmarks/pictures.py NAME [--out FOLDER] [--sets SET,…]
+    python benchmarks/pictures.py NAME [--out FOLDER] [--sets SET,…] [--run FOLDER]
 
 - `epsilons`: DP-MERF on Fashion-MNIST at five ε, the same latent numbers in every row;
 - `gaussians`: the mixture of 25 Gaussians beside points of DP-MERF and DP-HP (settings of accuracy/gaussians.toml, seed 0);
@@ -8,6 +8,7 @@
   squared length scale their median squared distance, mean absolute error over all pairs, random ones over 100 draws;
 - `attributions`: filters of DP-LLM beside gradient attributions of a DP-CNN of the same ε = 2, on Fashion-MNIST;
 - `bend`: draws of one mixture of MNIST at ε = 1, the same in every row, bent by 0, 0.25, 0.5 and 1;
+- `samples`: twenty a class of `transport` on Fashion-MNIST at ε = 1, or of a run (`--run FOLDER`);
 - `gallery`: the mixture by its defaults at four ε on each set of the gallery, or of `--sets`, the first samples of each class.
 """
 
@@ -27,7 +28,7 @@ from studies import private_cnn
 from torch import Tensor, nn
 
 import sfumato
-from sfumato.methods import get_method
+from sfumato.methods import Method, get_method
 from sfumato.methods.base import as_bytes
 from sfumato.privacy import Budget
 
@@ -195,17 +196,29 @@ def gallery(out: Path, sets: Sequence[str] = GALLERY) -> None:
         small.save(out / f"gallery-{name}.png", optimize=True)
 
 
-def samples(out: Path, sets: Sequence[str] = ("fashion-mnist",), method: str = "transport") -> None:
-    for name in sets:
+def samples(
+    out: Path,
+    sets: Sequence[str] = ("fashion-mnist",),
+    method: str = "transport",
+    run: Path | None = None,
+) -> None:
+    if run is not None:
+        shown(sfumato.load_run(run), out / f"{run.name}-samples.png")
+    for name in () if run else sets:
         data = sfumato.load(f"{name}:train")
-        labels = np.repeat(np.arange(data.schema.n_classes), 20)
         model = get_method(method)(seed=0).fit(data, Budget(epsilon=1.0, delta=1e-5))
-        images = model.sample(labels=labels, seed=0).images.transpose(0, 2, 3, 1)
-        lines = np.split(images, data.schema.n_classes)
-        rows = [np.concatenate(list(line), axis=1) for line in lines]
-        picture = Image.fromarray(np.concatenate(rows).squeeze())
-        picture = picture.resize((2 * picture.width, 2 * picture.height), Image.Resampling.NEAREST)
-        picture.quantize(64).save(out / f"{method}-{name}-samples.png", optimize=True)
+        shown(model, out / f"{method}-{name}-samples.png")
+
+
+def shown(model: Method, path: Path) -> None:
+    """Twenty samples a class, a row a class."""
+    classes = model.schema_.n_classes
+    images = model.sample(labels=np.repeat(np.arange(classes), 20), seed=0).images
+    lines = np.split(images.transpose(0, 2, 3, 1), classes)
+    rows = [np.concatenate(list(line), axis=1) for line in lines]
+    picture = Image.fromarray(np.concatenate(rows).squeeze())
+    picture = picture.resize((2 * picture.width, 2 * picture.height), Image.Resampling.NEAREST)
+    picture.quantize(64 if images.shape[1] == 1 else 256).save(path, optimize=True)
 
 
 def bend(out: Path) -> None:
@@ -242,8 +255,11 @@ def main() -> None:
     parser.add_argument(
         "--sets", type=lambda text: text.split(","), help="gallery, samples: of these only"
     )
+    parser.add_argument("--run", type=Path, help="samples: of this run, which is fitted already")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
+    if arguments.run:
+        names["samples"] = partial(samples, run=arguments.run)
     if arguments.sets:
         names["gallery"] = partial(gallery, sets=arguments.sets)
     names[arguments.name](arguments.out)

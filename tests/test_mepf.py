@@ -151,7 +151,7 @@ def test_short_numbers_are_for_the_networks_alone_and_change_little():
     for precision in ("float32", "bfloat16"):
         short = precision == "bfloat16"
         network = Spread()
-        matching = PerceptualDistance(network, part, batch=6, steps=100, precision=precision)
+        matching = PerceptualDistance(network, part, batch=6, steps=100, short=short)
         loss = matching.loss(0, torch.Generator())
         assert network.kinds == {torch.bfloat16 if short else torch.float32}
         assert loss.dtype == torch.float32

@@ -28,6 +28,7 @@ from sfumato.methods.mepf_matching import (
     Target,
 )
 from sfumato.methods.mepf_stopping import Stopped
+from sfumato.methods.parts import Shortened
 from sfumato.methods.private_encoder import PRIVATE, encoder_query, extractor, train_extractor
 from sfumato.methods.registry import MethodInfo
 from sfumato.methods.settings import setting
@@ -40,7 +41,7 @@ _STOP_SHARE = 0.01  # of the squared noise budget against 1 for all else: ten ti
 _METRIC_RECORDS, _DIRECTIONS = 1500, 600
 
 
-class Mepf(Stopped, CheckedImages):
+class Mepf(Shortened, Stopped, CheckedImages):
     """DP-MEPF for images of 8 to 128 pixels, gray or colour, labelled or not.
 
     **Guarantee**: one release of Σ [φ₁(x), w φ₂(x), 0.1] filed by class, where ‖φ₁‖ = ‖φ₂‖ = 1 because each is divided by its own
@@ -92,13 +93,6 @@ class Mepf(Stopped, CheckedImages):
     )
     average_rate: float = setting(
         "Learning rate of the moving average.", default=1e-3, above=0, free=True
-    )
-    precision: str = setting(
-        "Numbers in the networks while the generator is trained: float32, or bfloat16, twice as fast on processors that have it; "
-        "releases, distances and samples are in float32.",
-        default="float32",
-        choices=("float32", "bfloat16"),
-        free=True,
     )
     steps: int = setting(default=2_000)
     batch: int = setting("Generated images per training step, as many of each class.", default=100)
@@ -156,7 +150,7 @@ class Mepf(Stopped, CheckedImages):
             average_rate=self.average_rate,
             checks=self.stop_checks,
             stop_records=self.stop_records,
-            precision=self.precision,
+            short=self.in_short,
         ).to(self._target.phi.device)
 
     def _asked(

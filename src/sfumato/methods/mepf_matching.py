@@ -87,12 +87,12 @@ class PerceptualDistance(nn.Module):
         average_rate: float = 1e-3,
         checks: int = 20,
         stop_records: int = 1000,
-        precision: str = "float32",
+        short: bool = False,
     ) -> None:
         super().__init__()
         self.generator, self.target, self.stopping = generator, target, stopping
         self.kind, self.average_rate = loss, average_rate
-        self.short = precision == "bfloat16"
+        self.short = short
         self.checks = {steps * k // checks for k in range(checks)}
         self.stop_records = stop_records
         embedding = target.embedding

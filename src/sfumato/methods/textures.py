@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from sfumato.data import Batch, Schema
+from sfumato.data import Batch
 from sfumato.methods.moments import (
     leading,
     positive,
@@ -33,20 +33,26 @@ from sfumato.public.products import row_product
 from sfumato.public.texture import Texture
 
 MEANS, MOMENT = "class textures", "texture second moment"
-_WIDTH = 100  # coordinates with a second moment
+_WIDTH = (100, 200)  # coordinates with a second moment; where a network looks on too
 _SPLIT = 0.8  # of the share, for the class means
 _DRAWS = (10, 6000)  # for each feature; at most
-_ROOM = 1.3  # lengths beyond this, against the draws' typical one, are clipped
+_ROOM = (
+    1.3,
+    2.0,
+)  # lengths beyond this, against the draws' typical one, are clipped; where a network looks on too
 _LEAST = 1e-4  # unit or length, where draws are all the same
 _WINDOW = 9  # neighbouring features that tell together how strong their signal is
 
 
-def texture_queries(schema: Schema, share: float) -> list[Query]:
-    dim, classes = Texture(schema.shape).dim, max(1, schema.n_classes)
+def texture_queries(texture: Texture, classes: int, share: float) -> list[Query]:
     return [
-        Query(label=MEANS, shape=(dim,), segments=classes, share=_SPLIT * share),
-        square_query(MOMENT, min(_WIDTH, dim), (1 - _SPLIT) * share),
+        Query(label=MEANS, shape=(texture.dim,), segments=classes, share=_SPLIT * share),
+        square_query(MOMENT, _width(texture), (1 - _SPLIT) * share),
     ]
+
+
+def _width(texture: Texture) -> int:
+    return min(_WIDTH[texture.encoder is not None], texture.dim)
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,9 +69,8 @@ class Textures:
     reach: float  # of coordinates
 
     @classmethod
-    def of(cls, schema: Schema, shares: Tensor, draw: Draw, random: torch.Generator) -> Textures:
+    def of(cls, texture: Texture, shares: Tensor, draw: Draw, random: torch.Generator) -> Textures:
         """Of draws (as bytes), as many of each class that is present."""
-        texture = Texture(schema.shape)
         present = (shares > 0).nonzero().squeeze(1)
         each = max(2, min(_DRAWS[0] * texture.dim, _DRAWS[1]) // len(present))
         labels = present.repeat_interleave(each)
@@ -75,12 +80,16 @@ class Textures:
             )
         centre, spread = rows.mean(0), rows.std(0)
         # Features that hardly vary among draws must not be blown up.
-        scale = (spread.square() + (0.1 * spread.mean()).square()).sqrt().clamp(min=_LEAST)
+        # A network's deep layers hardly tell draws apart, and records well: there the unit is not below half a usual number.
+        small = [0.1 * spread[: texture.blocks[0]].mean()]
+        small += [0.5 * part.square().mean().sqrt() for part in rows.split(texture.blocks, 1)[1:]]
+        least = torch.stack(small).repeat_interleave(torch.tensor(texture.blocks))
+        scale = (spread.square() + least.square()).sqrt().clamp(min=_LEAST)
         rows = (rows - centre) / scale
         means = torch.zeros(len(shares), texture.dim)
         means[present] = rows.view(len(present), each, -1).mean(1)
         within = rows - means[labels]
-        width = min(_WIDTH, texture.dim)
+        width, room = _width(texture), _ROOM[texture.encoder is not None]
         values, vectors = leading(within.T @ within / len(rows), width, random)
         axes = (vectors / values.clamp(min=_LEAST) ** 0.25).contiguous()
         coordinates = row_product(within, axes)
@@ -93,13 +102,13 @@ class Textures:
             axes=axes,
             # Directions in which draws do not vary at all (a constant picture) are as good as any other.
             moment=(coordinates * weights).T @ coordinates + 1e-6 * torch.eye(width),
-            radius=max(_LEAST, _ROOM * float(rows.norm(dim=1).mean())),
-            reach=max(_LEAST, _ROOM * float(coordinates.norm(dim=1).mean())),
+            radius=max(_LEAST, room * float(rows.norm(dim=1).mean())),
+            reach=max(_LEAST, room * float(coordinates.norm(dim=1).mean())),
         )
 
-    def features(self, pixels: Tensor) -> Tensor:
+    def features(self, pixels: Tensor, short: bool = False) -> Tensor:
         """(n, dim), row by row."""
-        made: Tensor = self.texture(pixels)
+        made: Tensor = self.texture(pixels, short)
         return (made - self.centre) / self.scale
 
     def coordinates(self, features: Tensor, labels: Tensor) -> Tensor:

@@ -62,6 +62,7 @@ class OwnEncoder(NetworkEncoder):
         layers: Sequence[str] | None,
         size: int | None,
         pool: int | None,
+        most: int | None = None,
     ) -> Self:
         """A copy with weights of its own, for pictures of this shape, perhaps of other layers."""
         if shape != self.shape:
@@ -71,7 +72,7 @@ class OwnEncoder(NetworkEncoder):
         taps = self.taps if layers is None else tuple(layers)
         positive = self.non_negative if taps == self.taps else None
         facts = self.name, copy.deepcopy(self.network), shape, taps, positive, self.trained_on
-        return type(self)(*facts, size=size, pool=pool)
+        return type(self)(*facts, size=size, pool=pool, most=most)
 
 
 def own_encoder(

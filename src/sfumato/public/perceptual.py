@@ -26,7 +26,7 @@ from sfumato.data import Batch, Dataset
 from sfumato.errors import BadInput
 from sfumato.privacy import FeatureMap
 from sfumato.progress import Progress
-from sfumato.public.network import Network, activations
+from sfumato.public.network import Network, NetworkInfo, activations
 from sfumato.public.scattering import Scattering
 from sfumato.public.weights import get_network, list_networks
 
@@ -43,6 +43,7 @@ _PUBLIC_ROWS = 512  # public records at a time
 _POOLED_ROWS = 200  # images in a network of which one layer is kept
 _LEAST_SIDE = 32
 _EMBEDDED_SIDE = 64
+_PLACES, _MOST_OF_A_LAYER = 4, 2048
 _RIDGE_NOISE, _RIDGE_VARIANCE = 10.0, 5e-4
 _TINY = 1e-20
 # What `own_encoder` made known in this process, by name.
@@ -87,8 +88,10 @@ class ScatteringEncoder(Encoder):
 class NetworkEncoder(Encoder):
     """Chosen layers of a network, each averaged down to at most `pool` × `pool` places; "pixels" is the image itself.
 
-    `size` resizes images first. **Guarantee**: row-wise; a layer that would mix rows (batch normalisation in training mode or
-    without running statistics) is refused when the encoder is made and again at every call.
+    `size` resizes images first; `most` is how many numbers a layer may keep, which fewer places see to.
+
+    **Guarantee**: row-wise; a layer that would mix rows (batch normalisation in training mode or without running statistics) is
+    refused when the encoder is made and again at every call.
     """
 
     def __init__(
@@ -99,6 +102,7 @@ class NetworkEncoder(Encoder):
         *,
         size: int | None = None,
         pool: int | None = None,
+        most: int | None = None,
         non_negative: bool | None = None,
     ) -> None:
         super().__init__()
@@ -108,7 +112,7 @@ class NetworkEncoder(Encoder):
             if value is not None and value < 1:
                 raise BadInput(f"{name} must be at least 1, not {value}.")
         self.network = network
-        self.taps, self.size, self.pool = tuple(layers), size, pool
+        self.taps, self.size, self.pool, self.most = tuple(layers), size, pool, most
         check_row_wise(network)
         network.requires_grad_(False)
         if non_negative is None:
@@ -141,10 +145,14 @@ class NetworkEncoder(Encoder):
         return [self._flat(found[layer], keep=layer == PIXELS) for layer in self.taps]
 
     def _flat(self, x: Tensor, keep: bool = False) -> Tensor:
-        if x.ndim == 4 and not keep and self.pool is not None and max(x.shape[2:]) > self.pool:
-            x = functional.adaptive_avg_pool2d(
-                x, (min(x.shape[2], self.pool), min(x.shape[3], self.pool))
-            )
+        if x.ndim == 4 and not keep:
+            side = max(x.shape[2:]) if self.pool is None else self.pool
+            if self.most is not None:
+                side = min(side, max(1, math.isqrt(self.most // x.shape[1])))
+            if max(x.shape[2:]) > side:
+                x = functional.adaptive_avg_pool2d(
+                    x, (min(x.shape[2], side), min(x.shape[3], side))
+                )
         return x.flatten(1)
 
 
@@ -203,6 +211,7 @@ def make_encoder(
     layers: Sequence[str] | None = None,
     size: int | None = None,
     pool: int | None = None,
+    most: int | None = None,
     weights: bool = True,
     progress: Progress | None = None,
 ) -> Encoder:
@@ -212,11 +221,11 @@ def make_encoder(
     With `weights=False` the network is there in shape only: enough for a plan, and nothing is fetched.
     """
     if name == SCATTERING:
-        if layers is not None or size is not None or pool is not None:
+        if any(value is not None for value in (layers, size, pool, most)):
             raise BadInput("The scattering encoder takes no layers, size or pool; leave them out.")
         return ScatteringEncoder(shape)
     if is_own(name):
-        return _own(name).again(shape, layers, size, pool)
+        return _own(name).again(shape, layers, size, pool, most)
     network = _network(name, weights, progress)
     if layers is not None and tuple(layers) == (CONVOLUTIONS,):
         layers = tuple(
@@ -230,7 +239,7 @@ def make_encoder(
         )
         if not layers:
             raise BadInput(f"{name} has no usual choice of layers; name some with layers=.")
-    return NetworkEncoder(network, layers, shape, size=size, pool=pool)
+    return NetworkEncoder(network, layers, shape, size=size, pool=pool, most=most)
 
 
 def is_own(name: str) -> bool:
@@ -425,10 +434,29 @@ def embedding(
     network = _network(name, True, progress)
     pooled = [tap for tap in network.info.layers if "pool" in tap]
     last = pooled[-1:] or list(network.info.layers[-1:])
-    how = network.info.preprocessing
-    if size is None and (how is None or not how.fixed):
-        size = max(_EMBEDDED_SIDE, *shape[1:])
+    size = seen_side(network.info, shape) if size is None else size
     return PerceptualFeatures(NetworkEncoder(network, last, shape, size=size, pool=1), moments=1)
+
+
+def layers_of(
+    name: str,
+    shape: tuple[int, ...],
+    *,
+    size: int | None = None,
+    weights: bool = True,
+    progress: Progress | None = None,
+) -> Encoder:
+    """The layers of a public network, averaged over places until each has at most 2,048 numbers."""
+    if size is None and not is_own(name):
+        size = seen_side(_network(name, False, progress).info, shape)
+    made = partial(make_encoder, name, shape, pool=_PLACES, most=_MOST_OF_A_LAYER)
+    return made(size=size, weights=weights, progress=progress)
+
+
+def seen_side(info: NetworkInfo, shape: tuple[int, ...]) -> int | None:
+    """The side at which a network looks at pictures of this shape if none is wanted; None for one that knows a single size."""
+    how = info.preprocessing
+    return None if how is not None and how.fixed else max(_EMBEDDED_SIDE, *shape[1:])
 
 
 def _clipped(rows: Tensor, bound: float) -> Tensor:

@@ -2,9 +2,10 @@
 
     scattering   |x ∗ ψ|, averaged over cells: where there are edges, and of which direction (`public.scattering`)
     tones        in each cell, the shares of its pixels by gray level: membership falls linearly from a level to its neighbours
+    layers       of a public network, if one is given: what it sees, averaged over larger and larger cells
 
-Both are means over a cell, so that they say what is there and not where exactly; both have derivatives, so that pictures can be
-moved until their features are the wanted ones. Everything here is public: the filters are constants.
+All are means over a cell, so that they say what is there and not where exactly; all have derivatives, so that pictures can be
+moved until their features are the wanted ones. Everything here is public: the filters are constants, and so are the weights.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from sfumato.public.perceptual import Encoder
 from sfumato.public.scattering import Scattering
 
 _LEVELS = 8
@@ -44,11 +46,16 @@ def scattering_of(shape: tuple[int, int, int], most: int) -> Scattering:
 
 
 class Texture(nn.Module):
-    """`Texture(shape)(pixels)`: (n, channels, height, width) in [0, 1] → (n, dim); row i is a function of picture i alone."""
+    """`Texture(shape)(pixels)`: (n, channels, height, width) in [0, 1] → (n, dim); row i is a function of picture i alone.
+
+    With an `encoder` its layers come last; `short`: that network, and nothing else, in short numbers.
+    """
 
     levels: Tensor
 
-    def __init__(self, shape: tuple[int, ...], most: int = 3000) -> None:
+    def __init__(
+        self, shape: tuple[int, ...], most: int = 3000, encoder: Encoder | None = None
+    ) -> None:
         super().__init__()
         channels, height, width = shape
         # Its own: it may be moved to a device, and the kept one is everybody's.
@@ -56,13 +63,20 @@ class Texture(nn.Module):
         self.cell = 2**self.scattering.scales
         grid = (math.ceil(height / self.cell), math.ceil(width / self.cell))
         self.tones = channels * _LEVELS * grid[0] * grid[1]
-        self.dim = self.scattering.dim + self.tones
+        self.encoder = encoder
+        seen = () if encoder is None else encoder.widths
+        self.blocks = [self.scattering.dim + self.tones, *seen]  # each of numbers in its own unit
+        self.dim = sum(self.blocks)
         self.register_buffer("levels", torch.linspace(0, 1, _LEVELS), persistent=False)
 
-    def forward(self, pixels: Tensor) -> Tensor:
+    def forward(self, pixels: Tensor, short: bool = False) -> Tensor:
         # A few at a time: their tones are eight numbers for every pixel before they are averaged.
         tones = torch.cat([self._tones(some) for some in pixels.split(_ROWS)])
-        return torch.cat([self.scattering(pixels), tones], dim=1)
+        layers: list[Tensor] = []
+        if self.encoder is not None:
+            with torch.autocast(pixels.device.type, torch.bfloat16, enabled=short):
+                layers = [layer.float() for layer in self.encoder(pixels)]
+        return torch.cat([self.scattering(pixels), tones, *layers], dim=1)
 
     def _tones(self, pixels: Tensor) -> Tensor:
         """Shares by channel, level and cell; cells at the lower and right edge may be smaller."""
