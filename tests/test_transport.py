@@ -15,7 +15,7 @@ from sfumato.data import Batch, Dataset, Schema
 from sfumato.errors import BadInput
 from sfumato.methods import Method, Transport
 from sfumato.methods.moments import scaled
-from sfumato.methods.textures import MEANS, MOMENT, Textures, texture_queries
+from sfumato.methods.textures import MEANS, MOMENT, Textures
 from sfumato.privacy import BoundedSum, Budget, Query, enforced_bound
 from sfumato.privacy.gate import _map_of
 from sfumato.public import own_encoder, perceptual
@@ -70,7 +70,7 @@ def test_the_sums_ask_what_they_say_and_no_row_is_longer_than_the_bound():
         return torch.from_numpy(draws)[picked]
 
     textures = Textures.of(Texture((1, 8, 8)), torch.tensor([0.5, 0.5]), draw, random)
-    means, moment = texture_queries(textures.texture, 2, 1.0)
+    means, moment = Transport().texture_queries(GRAY, 1.0)
     assert (means.label, moment.label) == (MEANS, MOMENT)
     assert means.shape == (textures.texture.dim,) and means.segments == 2
     hostile = torch.zeros(4, 1, 8, 8)

@@ -13,11 +13,14 @@ Private: the records, inside `data.sum` only.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from sfumato.data import Batch
+from sfumato.data import Batch, Schema
+from sfumato.errors import BadInput
+from sfumato.methods.base import Workspace
 from sfumato.methods.moments import (
     leading,
     positive,
@@ -27,10 +30,12 @@ from sfumato.methods.moments import (
     symmetric,
     wiener,
 )
-from sfumato.methods.parts import Draw
+from sfumato.methods.parts import Draw, Shortened
+from sfumato.methods.settings import setting
 from sfumato.privacy import Gate, Query
+from sfumato.public.perceptual import SCATTERING, layers_of, trained_on
 from sfumato.public.products import row_product
-from sfumato.public.texture import Texture
+from sfumato.public.texture import Texture, textured
 
 MEANS, MOMENT = "class textures", "texture second moment"
 _WIDTH = (100, 200)  # coordinates with a second moment; where a network looks on too
@@ -44,15 +49,54 @@ _LEAST = 1e-4  # unit or length, where draws are all the same
 _WINDOW = 9  # neighbouring features that tell together how strong their signal is
 
 
-def texture_queries(texture: Texture, classes: int, share: float) -> list[Query]:
-    return [
-        Query(label=MEANS, shape=(texture.dim,), segments=classes, share=_SPLIT * share),
-        square_query(MOMENT, _width(texture), (1 - _SPLIT) * share),
-    ]
-
-
 def _width(texture: Texture) -> int:
     return min(_WIDTH[texture.encoder is not None], texture.dim)
+
+
+class Textured(Shortened):
+    """A method that asks for textures, of wavelets or of a public network too."""
+
+    encoder: str = setting(
+        "What sees textures: scattering alone (no public data), or a public network beside it, such as resnet18, or the file of "
+        "a pretrained extractor: for photographs.",
+        default=SCATTERING,
+    )
+    size: int | None = setting(
+        "Side of the pictures that a network of `encoder` sees; auto: their own, at least 64, or the only one it takes.",
+        default=None,
+        low=1,
+        high=4096,
+    )
+
+    def texture(self, schema: Schema, weights: bool = True, **more: Any) -> Texture:
+        """Without weights it has a size only."""
+        if self.encoder == SCATTERING:
+            return Texture(schema.shape)
+        seen = layers_of(self.encoder, schema.shape, size=self.size, weights=weights, **more)
+        return Texture(schema.shape, encoder=seen)
+
+    def texture_queries(self, schema: Schema, share: float) -> list[Query]:
+        texture, classes = self.texture(schema, weights=False), max(1, schema.n_classes)
+        return [
+            Query(label=MEANS, shape=(texture.dim,), segments=classes, share=_SPLIT * share),
+            square_query(MOMENT, _width(texture), (1 - _SPLIT) * share),
+        ]
+
+    def check_unseen(self, run: Workspace) -> None:
+        run.check_unseen(f"The network {self.encoder}", trained_on(self.encoder))
+
+    def _check(self, schema: Schema) -> None:
+        super()._check(schema)
+        name = self.info.name
+        if not textured(schema.shape):
+            raise BadInput(
+                f"{name} makes images of at least 4 × 4 pixels; enlarge them with --image-size."
+            )
+        if self.size is not None and self.encoder == SCATTERING:
+            raise BadInput(
+                f"{name}'s size is for networks, and scattering sees pictures as they are; leave it out."
+            )
+        self.texture(schema, weights=False)  # a name that is none is told before a row is read
 
 
 @dataclass(frozen=True, eq=False)

@@ -15,13 +15,12 @@ would reward draws that vary less. Private: the records, in 0 and 1 only.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from sfumato.data import Schema
-from sfumato.errors import BadInput
 from sfumato.generators.denoiser import Denoiser
 from sfumato.generators.devices import moved
 from sfumato.generators.networks import seeded
@@ -29,14 +28,12 @@ from sfumato.methods.base import Workspace
 from sfumato.methods.capacity import usual_records
 from sfumato.methods.matched import minimise
 from sfumato.methods.on_mixture import OnMixture
-from sfumato.methods.parts import Shortened, Trained
+from sfumato.methods.parts import Trained
 from sfumato.methods.registry import MethodInfo
 from sfumato.methods.settings import setting
-from sfumato.methods.textures import Target, Textures, texture_queries
+from sfumato.methods.textures import Target, Textured, Textures
 from sfumato.privacy import Budget, Gate, Query
 from sfumato.privacy.query import gaussian_noise
-from sfumato.public.perceptual import SCATTERING, layers_of, trained_on
-from sfumato.public.texture import Texture, textured
 
 _PART = 0.75  # of the squared noise budget, for the mixture
 _SEEN = 300.0  # records ÷ noise a class, below which textures would drown
@@ -44,7 +41,7 @@ _LENGTH = 0.5  # of a move, where the network says 1
 _BEYOND = 0.02  # slope of what features see of pixels beyond the range, so that these come back
 
 
-class Transport(Shortened, Trained, OnMixture):
+class Transport(Textured, Trained, OnMixture):
     """A mixture whose draws are moved until they look like the records.
 
     **Guarantee**: the sums of `mixture` (its own guarantee), a sum of vectors of norm ≤ 1 by class, and one of products a ⊗ a of
@@ -96,36 +93,13 @@ class Transport(Shortened, Trained, OnMixture):
         free=True,
     )
 
-    encoder: str = setting(
-        "What sees textures: scattering alone (no public data), or a public network beside it, such as resnet18, or the file of "
-        "a pretrained extractor: for photographs.",
-        default=SCATTERING,
-    )
-    size: int | None = setting(
-        "Side of the pictures that a network of `encoder` sees; auto: their own, at least 64, or the only one it takes.",
-        default=None,
-        low=1,
-        high=4096,
-    )
-
     def queries(self, schema: Schema, budget: Budget) -> list[Query]:
         part = self._part(schema, budget, schema.records)
         asked = self.mixture_queries(schema, budget, part)
         if part == 1:
             return asked
         whole = sum(query.share for query in asked)
-        texture = self._texture(schema, weights=False)
-        return [
-            *asked,
-            *texture_queries(texture, max(1, schema.n_classes), whole * (1 - part) / part),
-        ]
-
-    def _texture(self, schema: Schema, weights: bool = True, **more: Any) -> Texture:
-        """Without weights it has a size only."""
-        if self.encoder == SCATTERING:
-            return Texture(schema.shape)
-        seen = layers_of(self.encoder, schema.shape, size=self.size, weights=weights, **more)
-        return Texture(schema.shape, encoder=seen)
+        return [*asked, *self.texture_queries(schema, whole * (1 - part) / part)]
 
     def _part(self, schema: Schema, budget: Budget, records: int | None) -> float:
         """The mixture's, by what is public; 1 where textures would drown."""
@@ -133,23 +107,11 @@ class Transport(Shortened, Trained, OnMixture):
         each = n / gaussian_noise(budget) / max(1, schema.n_classes)
         return 1.0 if each < _SEEN else self.share or _PART
 
-    def _check(self, schema: Schema) -> None:
-        super()._check(schema)
-        if not textured(schema.shape):
-            raise BadInput(
-                "transport makes images of at least 4 × 4 pixels; enlarge them with --image-size."
-            )
-        if self.size is not None and self.encoder == SCATTERING:
-            raise BadInput(
-                "transport's size is for networks, and scattering sees pictures as they are; leave it out."
-            )
-        self._texture(schema, weights=False)  # a name that is none is told before a row is read
-
     def build(self, schema: Schema) -> None:
         self.network_: nn.Module = seeded(self.seed, Denoiser, schema.shape, 1, self.width, 2)
 
     def _fit(self, data: Gate, run: Workspace) -> None:
-        run.check_unseen(f"The network {self.encoder}", trained_on(self.encoder))
+        self.check_unseen(run)
         part = self._part(data.schema, data.budget, data.public_size)
         size = self.fit_mixture(data, run, part)
         if part == 1:
@@ -158,7 +120,7 @@ class Transport(Shortened, Trained, OnMixture):
             )
             return
         random = torch.Generator().manual_seed(self.seed)
-        texture = self._texture(data.schema, progress=run.progress)
+        texture = self.texture(data.schema, progress=run.progress)
         textures = Textures.of(texture, self.shares_, self.drawn_images, random)
         target = moved(textures.asked(data, self.shares_, size), self.place)
         textures = moved(textures, self.place)
