@@ -38,13 +38,11 @@ from sfumato.public.products import row_product
 from sfumato.public.texture import Texture, textured
 
 MEANS, MOMENT = "class textures", "texture second moment"
-_WIDTH = (100, 200)  # coordinates with a second moment; where a network looks on too
 _SPLIT = 0.8  # of the share, for the class means
+# Two numbers: of wavelets alone, and where a network looks on.
+_WIDTH = (100, 200)  # coordinates with a second moment
 _DRAWS = (10, 6000)  # for each feature; at most
-_ROOM = (
-    1.3,
-    2.0,
-)  # lengths beyond this, against the draws' typical one, are clipped; where a network looks on too
+_ROOM = (1.3, 2.0)  # lengths beyond this, against the draws' typical one, are clipped
 _LEAST = 1e-4  # unit or length, where draws are all the same
 _WINDOW = 9  # neighbouring features that tell together how strong their signal is
 
