@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 from dp_accounting.pld import privacy_loss_distribution as pld
-from hypothesis import Phase, given, settings
+from hypothesis import Phase, example, given, settings
 from hypothesis import strategies as st
 from scipy.stats import norm
 
@@ -130,6 +130,12 @@ def test_next_to_no_noise_stated_as_unsampled_is_no_false_statement():
     ),
     exponent=st.floats(-14, -0.1),
     neighbours=st.sampled_from(Neighbours),
+)
+# Losses of 1e-14, of which double precision knows two digits: their law once had chances below nothing, to the power of 10,000.
+@example(
+    plan=[charge(1e4, rate=1e-8), charge(1e4, rate=1e-10, steps=10_000)],
+    exponent=-1.0,
+    neighbours=Neighbours.ADD_REMOVE,
 )
 @settings(max_examples=25, phases=[phase for phase in Phase if phase is not Phase.explain])
 def test_any_charges_are_verified_with_bounded_work(plan, exponent, neighbours):

@@ -354,6 +354,9 @@ class _Step:
             below = 1 - self.sampled.cdf(-x)
         else:
             below = ndtr(x)
+        # Where losses hardly differ in their last digits, neighbouring boundaries may stand in the wrong order. Each is within
+        # `error` of its place, and so is the highest up to it.
+        below = np.maximum.accumulate(below) if len(below) else below
         mass = np.diff(np.concatenate([[0.0], below, [1.0]]))
         return (first, mass, error) if self.forward else (-last, mass[::-1], error)
 
