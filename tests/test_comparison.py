@@ -254,7 +254,7 @@ def test_no_file_of_a_comparison_tells_how_long_anything_took(
 def test_a_comparison_under_add_remove_tells_no_number_of_private_records(tmp_path: Path) -> None:
     paths = {name: str(path) for name, path in arrays_in(tmp_path, train=317, test=101).items()}
     given = {**paths, "data": None, "seeds": [0], "classes": 2}
-    # With less, one in twenty fits takes all records for one class.
+    # With less, a fit now and then takes all records for one class.
     given |= {"metrics": ["accuracy.logreg", "memorisation"], "epsilons": [20.0]}
     compared(tmp_path / "out", neighbours="add-remove", **given)
     compared(tmp_path / "public", **given)
